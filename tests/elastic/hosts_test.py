@@ -1,7 +1,5 @@
 """Which hosts an elastic job may have."""
 
-import random
-
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
@@ -35,7 +33,7 @@ def test_a_host_is_left_out_after_some_failures_in_a_row():
 
 
 def test_with_a_cooldown_it_comes_back():
-    hosts = Hosts((10, 30), random.Random(0))
+    hosts = Hosts((10, 30))
     hosts.found([A, B])
     assert hosts.failed("a", 100.0)
     assert hosts.usable(105.0) == (B,)

@@ -3,7 +3,7 @@
 Every so many commits, what a rank puts into the store of its machine it writes into the folder as
 well. A job that finds no commit in any store goes on from the newest that is complete there.
 
-    commit.N   the file of commit N (commit_file.py), by the first rank of the first node
+    commit.N   the file of commit N (commit_file.py), by rank 0
     part.R.N   the part of rank R: CRC (zlib's crc32), and what the store has
     job        whose folder it is, by the job's name
     refused.K  a folder: what was newer than the commit that a job went on from
@@ -26,8 +26,8 @@ from tf_hvd.core import log
 from tf_hvd.elastic import commit_file
 from tf_hvd.elastic.store import Store
 
-FILE = "commit.disk"
-"""The memory into which `load` reads."""
+FILE = "commit.0.0"
+"""The memory into which `load` reads: one of those that rank 0 writes in turns."""
 _MOST = 8  # commits, where none is complete: the folder may not be the same on all machines
 _CRC = struct.Struct("<I")
 _PIECE = 1 << 24
@@ -137,18 +137,12 @@ class CommitFolder:
         return number
 
     def clear(self) -> None:
-        """Removes all commits: the training is through."""
         self._remove_unfinished()
         for names in self._listed().values():
             self._remove(names)
 
     def _read(self, number: int, into: int) -> list[bytes] | None:
-        """The parts of a commit, whose file is read into memory; None if one was not written.
-
-        Raises:
-            CommitError: it is damaged.
-            OSError: it cannot be read.
-        """
+        """The parts of a commit, whose file is read into memory; None if one was not written."""
         name = f"commit.{number}"
         try:
             with self._opened(name) as file:

@@ -47,7 +47,7 @@ class Writer:
         store: of this machine.
         rank: this one,
         ranks: of so many.
-        node: the number of its node; None: another rank of the node writes the file.
+        place: which of the ranks that write a file into this store; None: it writes none.
         restored: the commit that the job goes on from; 0: from none.
         folder: gets some commits, besides.
     """
@@ -57,20 +57,20 @@ class Writer:
         store: Store,
         rank: int,
         ranks: int,
-        node: int | None,
+        place: int | None,
         restored: int = 0,
         folder: CommitFolder | None = None,
     ) -> None:
         self._store = store
         self._rank, self._ranks = rank, ranks
-        copies = 0 if node is None else commit_file.COPIES
-        files = [store.file(f"{_of_node(node)}{copy}") for copy in range(copies)]
+        copies = 0 if place is None else commit_file.COPIES
+        files = [store.file(f"{_FILE}{place}.{copy}") for copy in range(copies)]
         # What the job goes on from is written over last.
         files.sort(key=lambda file: commit_file.number_of(file) == restored)
         self._files = [(file, commit_file.CommitFile(file)) for file in files]
         self.writes_file = bool(files)
         """Whether this rank writes what is equal on all ranks."""
-        self._folder, self._first_node = folder, node == 0
+        self._folder = folder
         self._next = 0
         self._still: dict[str, np.ndarray] = {}  # what nobody has assigned to since it was read
         self._queue: queue.Queue[tuple[int, Contents, dict[str, Any], bool]] = queue.Queue(1)
@@ -85,15 +85,12 @@ class Writer:
         self._still = dict(arrays)
 
     def commit(self, number: int, contents: Contents, last: bool = False) -> None:
-        """Has a commit written; waits for the one before.
+        """Has a commit written; waits for the one before, and raises what `flush` does.
 
         Args:
             number: of the commit.
             contents: what it is made of.
             last: whether this start makes no more: it goes to the folder then.
-
-        Raises:
-            RuntimeError: that one could not be.
         """
         self.flush()
         changed = {}
@@ -105,11 +102,7 @@ class Writer:
         self._queue.put((number, contents, changed, last))
 
     def flush(self) -> None:
-        """Returns when all is written.
-
-        Raises:
-            RuntimeError: something could not be.
-        """
+        """Returns when all is written; RuntimeError if something could not be."""
         self._queue.join()
         if self._error is not None:
             error, self._error = self._error, None
@@ -152,26 +145,11 @@ class Writer:
         number, part, memory = self._unsaved
         try:
             self._folder.put_part(self._rank, number, part)
-            if self._first_node:
+            if self._rank == 0:
                 self._folder.put_file(number, memory)
         except OSError as error:
             log.warn_once(f"commits cannot be written to disk: {error}")
         self._unsaved = None
-
-
-def _of_node(node: int | None) -> str:
-    return f"{_FILE}{node}."
-
-
-def files_of_others(store: Store, nodes: Collection[int]) -> list[str]:
-    """What there is on this machine of commits, of the numbers of other nodes and from a folder.
-
-    Args:
-        store: of this machine.
-        nodes: the numbers that it has now.
-    """
-    names = [name for name in store.inventory()[1] if name.startswith(_FILE)]
-    return [name for name in names if not name.startswith(tuple(map(_of_node, nodes)))]
 
 
 @dataclass(frozen=True)
@@ -200,11 +178,7 @@ def look(store: Store) -> Found:
 
 
 def complete(found: Sequence[Found]) -> list[tuple[int, int]]:
-    """The commits that are complete, and how many ranks made each, the newest first; pure.
-
-    Args:
-        found: what each rank has.
-    """
+    """The commits that are complete, and how many ranks made each, the newest first; pure."""
     parts = frozenset[tuple[int, int]]().union(*(one.parts for one in found))
     files = {number: ranks for one in found for number, (_, ranks) in one.files.items()}
     return [

@@ -44,19 +44,13 @@ class Restored:
 
 
 class Engine:
-    """Of a rank of an elastic job. The thread that trains.
-
-    Args:
-        store: of this machine.
-    """
+    """Of a rank of an elastic job. The thread that trains."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._writer: commits.Writer | None = None
         self._folder = _folder()
         self._number = 0  # of the last commit
-        self._made = 0  # in this start
-        self._old: list[str] = []  # memory of this machine that nobody writes to any more
         self._leaves = False  # whether all are to leave after the next commit
         self._together = preemption.Together("elastic: signals, and hosts that come or go")
         self._signals = preemption.listen(_ASK_TO_END)
@@ -132,16 +126,14 @@ class Engine:
         return Restored(objects, arrays, own, ranks == basics.size())
 
     def _begin(self, restored: int) -> None:
-        node = basics.cross_rank() if basics.local_rank() == 0 else None
-        self._writer = commits.Writer(
-            self._store, basics.rank(), basics.size(), node, restored, self._folder
-        )
         # Ranks that take themselves for two machines may share a store.
         memory = os.fstat(self._store.file(contract.NOTICE_FILE)).st_ino
-        places = allgather_object((memory, node), name=Title("elastic: memory of each machine"))
-        if node is not None:
-            here = [each for where, each in places if where == memory and each is not None]
-            self._old = commits.files_of_others(self._store, here)
+        mine = (memory, basics.local_rank() == 0)
+        places = allgather_object(mine, name=Title("elastic: memory of each machine"))
+        place = places[: basics.rank()].count(mine) if mine[1] else None
+        self._writer = commits.Writer(
+            self._store, basics.rank(), basics.size(), place, restored, self._folder
+        )
 
     @property
     def writer(self) -> commits.Writer:
@@ -152,11 +144,6 @@ class Engine:
     def commit(self, contents: commits.Contents) -> None:
         self._number += 1
         self.writer.commit(self._number, contents, last=self._leaves)
-        self._made += 1
-        if self._made > contract.COMMITS_KEPT:  # there are newer ones
-            for name in self._old:
-                os.ftruncate(self._store.file(name), 0)
-            self._old = []
 
     def heard(self) -> int:
         """What a rank or `tf_hvd run` was told, on all ranks at the same call; 0: nothing.

@@ -31,11 +31,7 @@ def named(variables: Sequence[Any]) -> dict[str, Any]:
 
 
 class Reader:
-    """Reads variables.
-
-    Args:
-        session: of a v1 graph; None where TensorFlow runs eagerly.
-    """
+    """Reads variables, by the session of a v1 graph, or eagerly without one."""
 
     def __init__(self, session: Any = None) -> None:
         self._session = session

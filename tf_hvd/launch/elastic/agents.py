@@ -46,7 +46,7 @@ class Agents:
         """The same without waiting: by host whether its agent answers; None: not known yet."""
         for name in names:
             self._start(name)
-        return {n: self._links[n].answer() if n in self._links else True for n in names}
+        return {name: link.answer() if (link := self._links.get(name)) else True for name in names}
 
     def revive(self, names: Iterable[str]) -> None:
         """Starts those again that have ended; ranks that still run give them what they had."""

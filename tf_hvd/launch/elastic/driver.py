@@ -36,6 +36,10 @@ _LOOK = 0.25
 # So many starts in a row that have not come to a commit of their own end the job.
 _IN_VAIN = 3
 _FAILED = 1
+_GONE = (
+    "tf_hvd run: its commits were only in memory, and are lost; set TF_HVD_COMMIT_DIR=FOLDER to "
+    "keep the last one on disk, so that the same command can go on from it"
+)
 _STANDBY = "TF_HVD_ELASTIC_STANDBY"  # a setting that went
 _ELASTIC_ALONE = {
     "max_np": "max-np",
@@ -46,16 +50,11 @@ _ELASTIC_ALONE = {
 
 
 def is_asked_for(options: argparse.Namespace) -> bool:
-    """Whether the options ask for an elastic job."""
     return options.min_np is not None or options.host_discovery_script is not None
 
 
 def check(options: argparse.Namespace) -> None:
-    """Refuses options that do not go together.
-
-    Raises:
-        UsageError: they do not.
-    """
+    """Refuses options that do not go together."""
     if not is_asked_for(options):
         for name, flag in _ELASTIC_ALONE.items():
             if getattr(options, name) is not None:
@@ -110,11 +109,7 @@ class Driver:
         self._reached = 0  # the newest commit that all ranks have written
 
     def run(self) -> int:
-        """Runs the job to its end; returns its exit code.
-
-        Raises:
-            UsageError: it cannot be started as asked, or not again.
-        """
+        """Runs the job to its end; returns its exit code."""
         in_vain = 0
         while True:
             hosts = self._running = self._wait_for_hosts()
@@ -133,11 +128,7 @@ class Driver:
             went_on, self._reached = newest > self._reached, max(newest, self._reached)
             if end.asked or end.code == 0:
                 if end.asked and self._reached and not config.COMMIT_DIR.read():
-                    say(
-                        "tf_hvd run: its commits were only in memory, and are lost; set "
-                        "TF_HVD_COMMIT_DIR=FOLDER to keep the last one on disk, so that the same "
-                        "command can go on from it"
-                    )
+                    say(_GONE)
                 return end.code
             self.number += 1
             # Ranks that have ended for the end of another one have the same exit code.
@@ -193,11 +184,7 @@ class Driver:
         return says if sum(usable.values()) >= self._least else 0
 
     def _wait_for_hosts(self) -> tuple[Host, ...]:
-        """The hosts of the next start.
-
-        Raises:
-            UsageError: in `--elastic-timeout` there are not enough.
-        """
+        """The hosts of the next start; an error if in `--elastic-timeout` there are not enough."""
         wanted = self._least if self.number else self._np
         until = time.monotonic() + self._options.elastic_timeout
         told = False
@@ -263,8 +250,7 @@ class Driver:
 
     def _note_failure(self, end: End, names: Sequence[str]) -> None:
         for name in self._agents.lost(names):
-            # That of this machine is started again; another one may have been withdrawn.
-            if not _is_here(name) and name in self._hosts.names():
+            if name in self._hosts.names():  # it may have been withdrawn
                 self._lose(name)
         blamed = _named(end.host, names) if len(names) > 1 else ""
         if blamed and self._hosts.failed(blamed, time.monotonic()):

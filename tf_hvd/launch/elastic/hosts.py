@@ -18,11 +18,11 @@ _AGAIN, _UNFIT = (30.0, 600.0), 600.0
 
 
 def delay(cooldown: tuple[float, float], failures: int, chance: float) -> float:
-    """Seconds that a host is left out, after so many failures before this one.
+    """Seconds that a host is left out, after so many failures before this one; Horovod's.
 
     Args:
-        cooldown: the least and the most of them; doubled at each failure.
-        failures: how many.
+        cooldown: the least and the most seconds.
+        failures: each doubles them.
         chance: from 0 to 1.
     """
     low, high = cooldown
@@ -35,14 +35,10 @@ class Hosts:
     Args:
         cooldown: see `delay`; None: a host is left out for good, but only after `STRIKES` failures
             in a row.
-        chance: gives numbers from 0 to 1.
     """
 
-    def __init__(
-        self, cooldown: tuple[float, float] | None, chance: random.Random | None = None
-    ) -> None:
+    def __init__(self, cooldown: tuple[float, float] | None) -> None:
         self._cooldown = cooldown
-        self._chance = chance or random.Random()
         self._there: tuple[Host, ...] = ()
         self._failures: dict[str, int] = {}
         self._lost: dict[str, int] = {}  # how often, since it was reached
@@ -69,7 +65,7 @@ class Hosts:
         before = self._failures.get(name, 0)
         self._failures[name] = before + 1
         if self._cooldown:
-            self._until[name] = now + delay(self._cooldown, before, self._chance.random())
+            self._until[name] = now + delay(self._cooldown, before, random.random())
         elif before + 1 >= STRIKES:
             self._until[name] = float("inf")
         return self._until.get(name, 0.0) > now
@@ -78,7 +74,7 @@ class Hosts:
         """A host cannot be reached; returns for how many seconds it is left out."""
         before = self._lost.get(name, 0)
         self._lost[name] = before + 1
-        seconds = delay(self._cooldown or _AGAIN, before, self._chance.random())
+        seconds = delay(self._cooldown or _AGAIN, before, random.random())
         self._until[name] = now + seconds
         return seconds
 

@@ -50,7 +50,6 @@ class FarAgent:
         quiet: bool = False,
     ) -> None:
         self.host = host
-        """What `tf_hvd run` calls its machine."""
         self._parts = parts
         self._lock = threading.RLock()  # guards what is written to it, and _has
         self._has: set[tuple[int, int]] = set()
@@ -109,7 +108,6 @@ class FarAgent:
             self._tell(contract.ROUND, number=number)
 
     def notify(self, says: int) -> None:
-        """Tells its ranks something."""
         self._tell(contract.NOTIFY, says=says)
 
     def signal(self, to: str, signum: int) -> None:

@@ -17,19 +17,19 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
     from tf_hvd.core import contract, messages
     from tf_hvd.launch.machine import keeper, proc
-    from tf_hvd.launch.machine.commits import Commits, Parts
+    from tf_hvd.launch.machine.commits import Answer, Commits, Parts
     from tf_hvd.launch.machine.rank_signals import Ranks
 else:  # as a file
     sys.path.append(os.path.dirname(__file__))
     import keeper
     import proc
-    from commits import Commits, Parts, contract, messages
+    from commits import Answer, Commits, Parts, contract, messages
     from rank_signals import Ranks
 
 SETTLED = 2.0
@@ -39,16 +39,13 @@ SETTLED = 2.0
 _LOOK, _PAUSE, _OLD_ENDS = 0.002, 0.1, 5.0
 _GREETING = b"\0tf_hvd agent\n"  # what it writes first: a login may print whatever it likes before
 
-Hear = Callable[[messages.Link, dict[str, Any], bytes], None]
-"""Takes a message and its load; may answer over the link. Called by the link's thread."""
-
 
 class Agent:
     """The socket of one job, and a thread for each connection to it.
 
     Args:
         job: its name.
-        hear: gets each message.
+        hear: takes a message and its load, in the thread of its link, over which it may answer.
         instead_of: what `tf_hvd run` calls this machine, where an agent that has lost it may be
             here still, and is killed: of a network that is silent it may hear no end for hours.
 
@@ -56,7 +53,7 @@ class Agent:
         OSError: the name is taken, by another job or by this machine under another name.
     """
 
-    def __init__(self, job: str, hear: Hear, instead_of: str = "") -> None:
+    def __init__(self, job: str, hear: Answer, instead_of: str = "") -> None:
         self._hear = hear
         self._lock = threading.Lock()
         # Guarded by _lock. What is heard from a link is heard by the holder of the link's lock.
@@ -67,7 +64,6 @@ class Agent:
         self._listener.listen(socket.SOMAXCONN)
 
     def serve(self) -> None:
-        """Begins to hear. Starts threads."""
         threading.Thread(target=self._accept, name="agent", daemon=True).start()
 
     def settle(self, seconds: float = SETTLED) -> None:
@@ -77,7 +73,6 @@ class Agent:
             time.sleep(_LOOK)
 
     def close(self) -> None:
-        """Hears nobody any more."""
         self._closed = True
         with contextlib.suppress(OSError):  # wakes the thread that accepts
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -148,11 +143,7 @@ def _bind(listener: socket.socket, job: str, instead_of: str) -> None:
 
 
 def find_greeting(file: messages.Source) -> None:
-    """Reads until an agent begins to speak.
-
-    Raises:
-        EOFError: none does.
-    """
+    """Reads until an agent begins to speak; EOFError if none does."""
     seen = b""
     while not seen.endswith(_GREETING):
         piece = file.read(1)
@@ -178,9 +169,7 @@ class Away:
         self._waits: dict[tuple[int, int], messages.Link] = {}
         self._ranks: Ranks | None = None  # once they are to end
         self.commits = Commits(Parts(), self._hand_on)
-        """What they have committed."""
         self.agent = Agent(job, self._hear, machine) if machine else None
-        """Hears them."""
 
     def _tell(self, message: dict[str, Any], load: bytes = b"") -> None:
         """Tells `tf_hvd run`; ends this process if it is gone."""

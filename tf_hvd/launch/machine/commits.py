@@ -24,6 +24,10 @@ else:  # as a file
     import messages
 
 
+Answer = Callable[[messages.Link, dict[str, Any], bytes], None]
+"""Takes what a link has brought: a message, and its load."""
+
+
 class Parts:
     """The newest parts of each rank. Any thread."""
 
@@ -69,11 +73,7 @@ class Commits:
             `tf_hvd run`; answers when what was said outlives this machine.
     """
 
-    def __init__(
-        self,
-        parts: Parts,
-        hand_on: Callable[[messages.Link, dict[str, Any], bytes], None] | None = None,
-    ) -> None:
+    def __init__(self, parts: Parts, hand_on: Answer | None = None) -> None:
         self.parts = parts
         self._hand_on = hand_on or (lambda link, *_: link.send({"do": contract.HAVE}))
         self._lock = threading.Lock()
@@ -86,7 +86,6 @@ class Commits:
         self._round = number
 
     def notify(self, says: int) -> None:
-        """Tells the ranks something."""
         os.pwrite(self._file(contract.NOTICE_FILE), contract.NOTICE.pack(says), 0)
 
     def answer(self, link: messages.Link, message: dict[str, Any], load: bytes) -> None:
@@ -124,7 +123,7 @@ class Commits:
                 os.close(self._files.popitem()[1])
 
     def _file(self, name: str, given: int | None = None) -> int:
-        """The memory of that name; at first what is given, or else empty."""
+        """The memory of that name: what was given first, or else empty."""
         with self._lock:
             if name not in self._files:
                 if given is None:
