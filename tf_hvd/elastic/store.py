@@ -34,31 +34,27 @@ class Store:
         """The descriptor of the memory of that name, which stays open."""
         with self._lock:
             if name not in self._files:
-                self._ask({"do": contract.FILE, "name": name})
+                self._ask(contract.FILE, name=name)
                 self._files[name] = self._link.files.pop(0)
             return self._files[name]
 
     def put(self, rank: int, commit: int, data: bytes) -> None:
         """Hands in the part of a rank of a commit; returns when it outlives this machine."""
-        with self._lock:
-            self._ask({"do": contract.PART, "rank": rank, "commit": commit}, data)
+        self._ask(contract.PART, data, rank=rank, commit=commit)
 
     def inventory(self) -> tuple[frozenset[tuple[int, int]], list[str]]:
         """Rank and commit of each part, and the names of the files."""
-        with self._lock:
-            found, _ = self._ask({"do": contract.PARTS})
+        found, _ = self._ask(contract.PARTS)
         return frozenset((rank, commit) for rank, commit in found["parts"]), found["files"]
 
     def part(self, rank: int, commit: int) -> bytes | None:
         """The part of a rank of a commit; None if it is not here."""
-        with self._lock:
-            found, data = self._ask({"do": contract.FETCH, "rank": rank, "commit": commit})
+        found, data = self._ask(contract.FETCH, rank=rank, commit=commit)
         return data if found["found"] else None
 
     def forget(self, after: int, last: int) -> None:
         """Has the store forget the parts of commits after one, until the last that was known."""
-        with self._lock:
-            self._ask({"do": contract.FORGET, "after": after, "last": last})
+        self._ask(contract.FORGET, after=after, last=last)
 
     def notice(self) -> int:
         """What `tf_hvd run` has told the ranks of this start; 0: nothing."""
@@ -67,25 +63,26 @@ class Store:
         says: int = contract.NOTICE.unpack(notice)[0]
         return says
 
-    def _ask(self, message: dict[str, Any], load: bytes = b"") -> tuple[dict[str, Any], bytes]:
+    def _ask(self, what: str, load: bytes = b"", **fields: Any) -> tuple[dict[str, Any], bytes]:
         """Asks the agent, another one if the one that was asked has ended.
 
         Raises:
             OSError: there is none for `_AGAIN` seconds.
         """
         until = time.monotonic() + _AGAIN
-        while True:
-            try:
-                self._link.send({**message, "round": self._round}, load)
-                return self._link.receive()
-            except (OSError, EOFError) as error:
-                self._link.close()
-                if time.monotonic() > until:
-                    raise ConnectionError("the agent of this machine has ended") from error
-                time.sleep(_PAUSE)
-            with contextlib.suppress(OSError, EOFError):
-                self._link = messages.connect(self._job)
-                self._hand_over()
+        with self._lock:
+            while True:
+                try:
+                    self._link.send({"do": what, "round": self._round, **fields}, load)
+                    return self._link.receive()
+                except (OSError, EOFError) as error:
+                    self._link.close()
+                    if time.monotonic() > until:
+                        raise ConnectionError("the agent of this machine has ended") from error
+                    time.sleep(_PAUSE)
+                with contextlib.suppress(OSError, EOFError):
+                    self._link = messages.connect(self._job)
+                    self._hand_over()
 
     def _hand_over(self) -> None:
         """Gives an agent that has just begun the memory that this rank has."""

@@ -137,13 +137,7 @@ class Driver:
             if went_on:
                 self._hosts.went_on()
             self._note_failure(end, names)
-            limit, why = self._options.reset_limit, ""
-            if limit is not None and self.number > limit:
-                why = f"--reset-limit {limit}"
-            elif in_vain >= _IN_VAIN:
-                why = f"{in_vain} starts in a row ended before all ranks had made a commit"
-            if why:
-                say(f"tf_hvd run: giving up: {why}")
+            if self._gives_up(in_vain):
                 return end.code if end.code != contract.START_AGAIN else _FAILED
 
     def look(self) -> float:
@@ -255,6 +249,17 @@ class Driver:
         blamed = _named(end.host, names) if len(names) > 1 else ""
         if blamed and self._hosts.failed(blamed, time.monotonic()):
             say(f"tf_hvd run: {blamed} is left out: ranks failed there")
+
+    def _gives_up(self, in_vain: int) -> bool:
+        limit = self._options.reset_limit
+        if limit is not None and self.number > limit:
+            why = f"--reset-limit {limit}"
+        elif in_vain >= _IN_VAIN:
+            why = f"{in_vain} starts in a row ended before all ranks had made a commit"
+        else:
+            return False
+        say(f"tf_hvd run: giving up: {why}")
+        return True
 
     def _again_text(self, hosts: tuple[Host, ...]) -> str:
         where = "" if len(hosts) == 1 else " on " + ",".join(map(str, hosts))
