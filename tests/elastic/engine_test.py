@@ -101,3 +101,21 @@ def test_the_values_of_rank_0_outlive_its_machine(store, monkeypatch):
         each.stop_listening()
     assert (restored.objects, last) == (b"of rank 0", 1)
     assert restored.arrays["w"].view(np.float32).tolist() == [2.0] * 3
+
+
+@pytest.mark.parametrize("other_machine", [True, False])
+def test_memory_of_commits_is_named_by_its_place_on_the_machine(store, monkeypatch, other_machine):
+    """By its node's number it stayed, and nobody used it, when a start had other numbers."""
+    for name, value in (("rank", 1), ("size", 2), ("local_rank", 0)):
+        monkeypatch.setattr(basics, name, lambda value=value: value)
+
+    def gathered(mine, name):
+        return [(0, True) if other_machine else mine, mine]
+
+    monkeypatch.setattr(engines, "allgather_object", gathered)
+    engine = engines.Engine(store)
+    engine._begin(0)
+    engine.stop_listening()
+    place = 0 if other_machine else 1  # ranks that take themselves for two machines
+    assert f"commit.{place}.0" in store.inventory()[1]
+    assert f"commit.{1 - place}.0" not in store.inventory()[1]
