@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from tf_hvd.core import contract
+from tf_hvd.core import contract, log
 from tf_hvd.elastic import commit_file, commit_folder, commits
 from tf_hvd.elastic.commit_file import CommitError, CommitFile
 from tf_hvd.elastic.state import ObjectState
@@ -26,50 +26,44 @@ def file():
 
 def arrays_of(number):
     return {
-        "kernel": ("float32", np.full([3, 5], number, np.float32)),
-        "empty": ("float32", np.zeros([0, 4], np.float32)),
-        "count": ("int64", np.array(number)),
-        "half": ("bfloat16", np.arange(number, number + 7, dtype=np.uint16)),
+        "kernel": np.full([3, 5], number, np.float32),
+        "empty": np.zeros([0, 4], np.float32),
+        "count": np.array(number),
+        "one": np.float32(number),  # as a v1 session gives what has no dimensions
+        "half": np.arange(number, number + 7, dtype=np.uint16),
     }
 
 
 def read(file):
-    index = commit_file.read_index(file)
-    found = {
-        name: commit_file.read_array(file, name, entry).tobytes()
-        for name, entry in index.arrays.items()
-    }
-    return index, found
+    index, arrays = commit_file.read(file)
+    return index, {name: array.tobytes() for name, array in arrays.items()}
 
 
 def test_what_is_written_is_read(file):
     writer = CommitFile(file)
     for number in (1, 2, 3):
-        writer.write(number, 4, b"objects %d" % number, arrays_of(number))
+        writer.write(number, 4, arrays_of(number))
         index, found = read(file)
-        assert (index.number, index.ranks, index.objects) == (number, 4, b"objects %d" % number)
-        assert found == {name: array.tobytes() for name, (_, array) in arrays_of(number).items()}
-        assert {name: entry.dtype for name, entry in index.arrays.items()} == {
-            name: dtype for name, (dtype, _) in arrays_of(number).items()
-        }
+        assert (index.number, index.ranks) == (number, 4)
+        assert found == {name: array.tobytes() for name, array in arrays_of(number).items()}
 
 
 def test_a_rank_that_dies_while_it_writes_leaves_nothing_that_is_read(file):
     writer = CommitFile(file)
-    writer.write(1, 1, b"", arrays_of(1))
+    writer.write(1, 1, arrays_of(1))
 
     arrays = arrays_of(2)
     original = commit_file._copy
 
     def die(array, to, entry):
-        if array is arrays["half"][1]:
+        if array is arrays["half"]:
             raise InterruptedError
         return original(array, to, entry)
 
     commit_file._copy = die
     try:
         with pytest.raises(InterruptedError):
-            writer.write(2, 1, b"", arrays)
+            writer.write(2, 1, arrays)
     finally:
         commit_file._copy = original
     assert commit_file.number_of(file) == 0
@@ -81,10 +75,11 @@ def test_a_rank_that_dies_while_it_writes_leaves_nothing_that_is_read(file):
 def test_a_damaged_file_is_not_taken(data):
     file = os.memfd_create("commit")
     try:
-        CommitFile(file).write(7, 2, b"some objects", arrays_of(1))
+        CommitFile(file).write(7, 2, arrays_of(1))
         whole = os.pread(file, os.fstat(file).st_size, 0)
         index = commit_file.read_index(file)
-        ranges = [(0, 32), (64, 64 + 300)]
+        start = max(e.offset + e.size for e in index.arrays.values())
+        ranges = [(0, 40), (start, start + 300)]
         ranges += [(e.offset, e.offset + e.size) for e in index.arrays.values() if e.size]
         begin, end = data.draw(st.sampled_from(ranges))
         at = data.draw(st.integers(begin, end - 1))
@@ -92,7 +87,7 @@ def test_a_damaged_file_is_not_taken(data):
         with contextlib.suppress(CommitError):
             other, found = read(file)
             assert other == index  # nothing was there
-            assert found == {name: array.tobytes() for name, (_, array) in arrays_of(1).items()}
+            assert found == {name: array.tobytes() for name, array in arrays_of(1).items()}
     finally:
         os.close(file)
 
@@ -104,24 +99,22 @@ def found_of(parts, files, ranks=2):
 def test_the_newest_commit_that_is_complete():
     both = {(0, 3), (1, 3), (0, 4)}
     here = found_of(both, [3, 4])
-    (choice,) = commits.candidates([here, here])
-    assert (choice.number, choice.roots, choice.holders) == (3, (0, 1), (0, 0))
-    assert commits.newest([here, here]) == 4
+    assert commits.complete([here, here]) == [(3, 2)]
+    assert here.newest() == 4
 
 
 def test_a_node_that_is_gone_takes_nothing_with_it():
     """Its ranks' parts are with `tf_hvd run`, which hands them to all machines."""
     parts = {(0, 5), (1, 5), (2, 5), (3, 5)}
-    choices = commits.candidates([found_of(parts, [5], ranks=4), found_of(parts, [5], ranks=4)])
-    assert [(one.number, one.ranks) for one in choices] == [(5, 4)]
+    there = found_of(parts, [5], ranks=4)
+    assert commits.complete([there, there]) == [(5, 4)]
 
 
 def test_a_rank_on_a_new_machine_has_nothing():
     there = found_of({(0, 5), (1, 5)}, [5])
-    (choice,) = commits.candidates([there, there, found_of((), ())])
-    assert (choice.roots, choice.holders) == ((0, 1), (0, 0))
-    assert commits.candidates([found_of((), ())]) == []
-    assert commits.newest([found_of((), ())]) == 0
+    assert commits.complete([there, there, found_of((), ())]) == [(5, 2)]
+    assert commits.complete([found_of((), ())]) == []
+    assert found_of((), ()).newest() == 0
 
 
 class Steps:
@@ -251,9 +244,7 @@ class TestOnDisk:
             memory = os.memfd_create("test")
             stack.callback(os.close, memory)
             values = np.full([1000], number, np.float32)
-            commit_file.CommitFile(memory).write(
-                number, ranks, b"objects", {"v": ("float32", values)}
-            )
+            commit_file.CommitFile(memory).write(number, ranks, {"v": values})
             for rank in range(ranks):
                 if rank not in without:
                     folder.put_part(rank, number, f"{rank} of {number}".encode())
@@ -263,16 +254,16 @@ class TestOnDisk:
         self.put(folder, 4)
         self.put(folder, 5)
         self.put(folder, 6, without=[1])
-        assert folder.load(store).number == 5
+        assert folder.load(store) == 5
         found = commits.look(store)
-        assert [choice.number for choice in commits.candidates([found])] == [5]
+        assert commits.complete([found]) == [(5, 3)]
         assert store.part(2, 5) == b"2 of 5"
-        shared = commits.read_shared(store, commit_folder.FILE)
-        assert shared.arrays["v"].view(np.float32).tolist() == [5.0] * 1000
+        _, arrays = commit_file.read(store.file(commit_folder.FILE))
+        assert arrays["v"].view(np.float32).tolist() == [5.0] * 1000
         # Or else a later commit 6 could have a part of this one.
-        assert folder.load(store).number == 5
+        assert folder.load(store) == 5
         self.put(folder, 6, without=[0, 2])
-        assert folder.load(store).number == 5
+        assert folder.load(store) == 5
 
     def test_old_ones_are_removed(self, folder, tmp_path):
         for number in range(1, 7):
@@ -290,18 +281,18 @@ class TestOnDisk:
         folder.put_part(1, 4, b"1 of 4")
         self.put(folder, 3)
         self.put(folder, 4, without=[1])
-        assert folder.load(store).number == 4
+        assert folder.load(store) == 4
 
     def test_the_last_complete_one_stays(self, folder, store, tmp_path):
         """The two newest were kept, of which none need be complete."""
         self.put(folder, 1)
         for number in (2, 3, 4):  # rank 1 is slow, or has died each time
             self.put(folder, number, without=[1])
-        assert folder.load(store).number == 1
+        assert folder.load(store) == 1
         for number in range(5, 20):  # as where each machine has a folder of its own
             self.put(folder, number, without=[1])
         assert len(list((tmp_path / "commits").glob("commit.*"))) == 8
-        assert folder.load(store).number == 0
+        assert folder.load(store) == 0
 
     def test_files_of_others_stay(self, folder, store, tmp_path):
         """What began with `new.` was removed."""
@@ -309,7 +300,7 @@ class TestOnDisk:
         for name in names[:-1]:
             (tmp_path / "commits" / name).write_text("kept")
         (tmp_path / "commits" / names[-1]).mkdir()
-        assert folder.load(store).number == 0
+        assert folder.load(store) == 0
         self.put(folder, 1)
         folder.clear()
         assert sorted(os.listdir(tmp_path / "commits")) == sorted(names)
@@ -319,15 +310,15 @@ class TestOnDisk:
         folder = commit_folder.CommitFolder(str(tmp_path / "commits"), 10)
         writer = commits.Writer(store, 0, 1, 0, folder=folder)
         for number in range(1, 4):
-            values = {"v": ("float32", np.full([3], number, np.float32))}
-            writer.commit(number, commits.Contents(b"", values, {}, ()))
+            values = {"v": np.full([3], number, np.float32)}
+            writer.commit(number, commits.Contents(b"", values, {}))
         writer.flush()
         assert not list((tmp_path / "commits").glob("commit.*"))
         writer.save()
         writer.save()
-        assert folder.load(store).number == 3
-        shared = commits.read_shared(store, commit_folder.FILE)
-        assert shared.arrays["v"].view(np.float32).tolist() == [3.0] * 3
+        assert folder.load(store) == 3
+        _, arrays = commit_file.read(store.file(commit_folder.FILE))
+        assert arrays["v"].view(np.float32).tolist() == [3.0] * 3
 
     def test_a_folder_is_for_one_job(self, tmp_path):
         path = str(tmp_path / "one")
@@ -346,39 +337,53 @@ class TestOnDisk:
 
     @pytest.mark.parametrize("name", ["commit.2", "part.1.2"])
     @pytest.mark.parametrize("damage", ["cut", "bit", "gone"])
-    def test_a_damaged_one_is_not_used(self, name, damage, folder, store, tmp_path):
+    def test_a_damaged_one_is_not_used(self, name, damage, folder, store, tmp_path, monkeypatch):
+        said = []
+        monkeypatch.setattr(log, "warning", lambda text, *given: said.append(text % given))
         self.put(folder, 1)
         self.put(folder, 2)
         file = tmp_path / "commits" / name
         data = bytearray(file.read_bytes())
-        data[-200 if name.startswith("commit") else -2] ^= 1
+        data[200 if name.startswith("commit") else -2] ^= 1
         if damage == "gone":
             file.unlink()
         else:
-            file.write_bytes(data[:-100] if damage == "cut" else data)
+            file.write_bytes(data[: len(data) // 50] if damage == "cut" else data)
         with contextlib.suppress(FileNotFoundError):
             data = file.read_bytes()
-        loaded = folder.load(store)
-        assert loaded.number == 1
-        assert [text.split(":")[:2] for text in loaded.damaged] == (
-            [] if damage == "gone" else [["commit 2", f" {name}"]]
-        )
+        assert folder.load(store) == 1
+        refused = f"a commit of TF_HVD_COMMIT_DIR is not used: commit 2: {name}: "
+        assert [text.startswith(refused) for text in said[:-2]] == [True] * (damage != "gone")
         # It may be looked at, and its number is free.
         aside = tmp_path / "commits" / "refused.1"
-        assert loaded.aside == str(aside)
+        assert said[-2:] == [
+            "going on from commit 1 of TF_HVD_COMMIT_DIR",
+            f"unused commits of TF_HVD_COMMIT_DIR are in {aside} now",
+        ]
         assert damage == "gone" or (aside / name).read_bytes() == data
         self.put(folder, 2)
-        assert folder.load(store) == commit_folder.Loaded(2, [], "")
+        assert folder.load(store) == 2
+        assert said[3 - (damage == "gone") :] == ["going on from commit 2 of TF_HVD_COMMIT_DIR"]
 
     def test_a_damaged_one_may_be_an_error(self, folder, store, tmp_path):
         """All commits were damaged, and removed, and nothing was said."""
         self.put(folder, 1)
         os.truncate(tmp_path / "commits" / "part.0.1", 7)
         before = sorted(os.listdir(tmp_path / "commits"))
-        with pytest.raises(CommitError, match=r"commit 1: part\.0\.1: the part is damaged"):
+        with pytest.raises(ValueError, match=r"commit 1: part\.0\.1: the part is damaged"):
             folder.load(store, strict=True)
         assert sorted(os.listdir(tmp_path / "commits")) == before
-        assert folder.load(store).number == 0
+        assert folder.load(store) == 0
+
+    def test_nothing_is_taken_from_a_folder_that_is_refused(self, folder, store, tmp_path):
+        """An older commit was in the store by then, and the next start went on from it."""
+        self.put(folder, 1)
+        self.put(folder, 2)
+        os.truncate(tmp_path / "commits" / "part.0.2", 7)
+        with pytest.raises(ValueError, match=r"commit 2: part\.0\.2: the part is damaged"):
+            folder.load(store, strict=True)
+        found = commits.look(store)
+        assert (found.parts, found.files) == (frozenset(), {})
 
     def test_one_of_somebody_else_is_refused(self, tmp_path):
         (tmp_path / "open").mkdir()

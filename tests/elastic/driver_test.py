@@ -50,7 +50,7 @@ class Agents:
     def begin(self, names, number):
         pass
 
-    def notify(self, number, says):
+    def notify(self, says):
         self.said.append(says)
 
     def processes(self):

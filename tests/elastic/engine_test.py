@@ -81,24 +81,41 @@ def test_statistics_of_a_rank_outlive_restarts_between_which_nobody_assigns_to_t
     assert set(begun) == {name for name in values if "moving_var" in name}
 
 
-@pytest.mark.parametrize("nodes", [1, 2])
-def test_the_values_of_rank_0_outlive_its_machine(store, monkeypatch, nodes):
+def test_the_values_of_rank_0_outlive_its_machine(store, monkeypatch):
     """Those of another node's first rank, which that had written into its file, were taken."""
-    for name, value in (("rank", 0), ("size", 1), ("local_rank", 1), ("cross_size", nodes)):
+    for name, value in (("rank", 0), ("size", 1), ("local_rank", 1), ("cross_size", 2)):
         monkeypatch.setattr(basics, name, lambda value=value: value)
     monkeypatch.setattr(engines, "allgather_object", lambda value, name: [value])
     monkeypatch.setattr(engines, "broadcast_object", lambda value, _root, name: value)
-    weight = {"w": ("float32", np.ones([3], np.float32))}
+    weight = {"w": np.ones([3], np.float32)}
     engine = engines.Engine(store)
     engine._writer = commits.Writer(store, 0, 1, 0)
-    engine.commit(commits.Contents(b"of rank 0", weight, {}, ()))
+    engine.commit(commits.Contents(b"of rank 0", weight, {}))
     engine.writer.flush()
     # As if there were the other node's alone.
     file = commits.commit_file.CommitFile(store.file("commit.0.0"))
-    file.write(1, 1, b"of another", weight)
+    file.write(1, 1, {"w": np.full([3], 2.0, np.float32)})
     again = engines.Engine(store)
-    restored = again._newest([commits.look(store)])
+    restored, last = again._newest()
     for each in (engine, again):
         each.stop_listening()
-    assert restored.objects == (b"of rank 0" if nodes > 1 else b"of another")
-    assert restored.arrays["w"].view(np.float32).tolist() == [1.0] * 3
+    assert (restored.objects, last) == (b"of rank 0", 1)
+    assert restored.arrays["w"].view(np.float32).tolist() == [2.0] * 3
+
+
+@pytest.mark.parametrize("other_machine", [True, False])
+def test_memory_of_commits_is_named_by_its_place_on_the_machine(store, monkeypatch, other_machine):
+    """By its node's number it stayed, and nobody used it, when a start had other numbers."""
+    for name, value in (("rank", 1), ("size", 2), ("local_rank", 0)):
+        monkeypatch.setattr(basics, name, lambda value=value: value)
+
+    def gathered(mine, name):
+        return [(0, True) if other_machine else mine, mine]
+
+    monkeypatch.setattr(engines, "allgather_object", gathered)
+    engine = engines.Engine(store)
+    engine._begin(0)
+    engine.stop_listening()
+    place = 0 if other_machine else 1  # ranks that take themselves for two machines
+    assert f"commit.{place}.0" in store.inventory()[1]
+    assert f"commit.{1 - place}.0" not in store.inventory()[1]

@@ -1,12 +1,10 @@
 """Which hosts an elastic job may have."""
 
-import random
-
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from tf_hvd.launch.elastic.hosts import STRIKES, Cooldown, Hosts, parse_discovered
+from tf_hvd.launch.elastic.hosts import STRIKES, Hosts, delay, parse_discovered
 from tf_hvd.launch.errors import UsageError
 from tf_hvd.launch.job.hosts import Host
 
@@ -35,7 +33,7 @@ def test_a_host_is_left_out_after_some_failures_in_a_row():
 
 
 def test_with_a_cooldown_it_comes_back():
-    hosts = Hosts(Cooldown(10, 30), random.Random(0))
+    hosts = Hosts((10, 30))
     hosts.found([A, B])
     assert hosts.failed("a", 100.0)
     assert hosts.usable(105.0) == (B,)
@@ -75,10 +73,9 @@ def test_one_that_was_withdrawn_comes_as_another_one():
 def test_a_delay_is_horovods(failures, chance, low, more):
     """low * 2 ** failures + chance * low, within the range."""
     high = min(3600, low + more)
-    delay = Cooldown(low, high).delay(failures, chance)
-    assert low <= delay <= high
-    wanted = low * 2.0**failures + chance * low
-    assert delay == min(max(wanted, low), high)
+    seconds = delay((low, high), failures, chance)
+    assert low <= seconds <= high
+    assert seconds == min(low * 2.0**failures + chance * low, high)
 
 
 def test_what_a_script_prints():

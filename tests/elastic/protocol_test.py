@@ -28,7 +28,7 @@ MESSAGES = (
     ({"do": contract.FORGET, "round": 0, "after": 3, "last": 17}, b""),
     ({"do": contract.HAVE, "rank": 1, "commit": 25}, b""),
     ({"do": contract.ROUND, "number": 0}, b""),
-    ({"do": contract.NOTIFY, "number": 1, "says": 2}, b""),
+    ({"do": contract.NOTIFY, "says": 2}, b""),
 )
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=300),
@@ -201,8 +201,8 @@ def is_served(link):
     """Whether an agent does what is asked for."""
     with link.makefile("rwb") as file:
         messages.send(file, {"do": contract.PART, "round": 0, "rank": 0, "commit": 9}, b"x")
-        messages.send(file, {"do": contract.FETCH, "round": 0, "rank": 0, "commit": 9})
         has = messages.receive(file)[0]
+        messages.send(file, {"do": contract.FETCH, "round": 0, "rank": 0, "commit": 9})
         return has["do"] == contract.HAVE and messages.receive(file)[1] == b"x"
 
 
@@ -238,7 +238,7 @@ def test_a_damaged_message_ends_its_link_alone(no_memory_left, data):
 @example(bytes_of({"do": "part", "commit": 1}))
 @example(bytes_of({"do": "part", "rank": {}, "commit": 1}))
 @example(bytes_of({"do": "round"}))
-@example(bytes_of({"do": "notify", "number": 1 << 70, "says": "x"}))
+@example(bytes_of({"do": "notify", "says": 1 << 70}))
 @example(framed(b'{"do": "round", "number": 1, "bytes": Infinity}'))
 def test_so_does_one_of_tf_hvd_run(no_memory_left, data):
     away = agent.Away(secrets.token_hex(8), io.BytesIO())

@@ -68,8 +68,8 @@ TO_KEEPERS, TO_PROGRAMS, LOOK = "keepers", "programs", "look"
 
 REMOVED, ADDED, LEAVE = 1, 2, 4
 """What a notice says, added up: hosts have gone, have come (Horovod's numbers), all are to end."""
-NOTICE = struct.Struct("<qq")
-"""What is in the file `NOTICE_FILE`: a number that grows with each notice, and what it says."""
+NOTICE = struct.Struct("<q")
+"""What is in the file `NOTICE_FILE`: what the ranks of a start were told."""
 NOTICE_FILE = "notice"
 COMMITS_KEPT = 3
 """How many commits of a rank are kept: when one is here, all ranks have made that before, and what

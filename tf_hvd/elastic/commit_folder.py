@@ -3,7 +3,7 @@
 Every so many commits, what a rank puts into the store of its machine it writes into the folder as
 well. A job that finds no commit in any store goes on from the newest that is complete there.
 
-    commit.N   the file of commit N (commit_file.py), by the first rank of the first node
+    commit.N   the file of commit N (commit_file.py), by rank 0
     part.R.N   the part of rank R: CRC (zlib's crc32), and what the store has
     job        whose folder it is, by the job's name
     refused.K  a folder: what was newer than the commit that a job went on from
@@ -19,15 +19,15 @@ import itertools
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
 from typing import BinaryIO
 
+from tf_hvd.core import log
 from tf_hvd.elastic import commit_file
 from tf_hvd.elastic.store import Store
 
-FILE = "commit.disk"
-"""The memory into which `load` reads."""
+FILE = "commit.0.0"
+"""The memory into which `load` reads: one of those that rank 0 writes in turns."""
 _MOST = 8  # commits, where none is complete: the folder may not be the same on all machines
 _CRC = struct.Struct("<I")
 _PIECE = 1 << 24
@@ -35,18 +35,6 @@ _JOB = "job"
 _ASIDE = "refused."
 _NEW = "new."  # before the name of what is being written
 _UNFINISHED = tuple(f"{_NEW}{name}" for name in ("commit.", "part.", _JOB))
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """What was found in a folder."""
-
-    number: int
-    """Of the commit that was loaded; 0: none."""
-    damaged: Sequence[str]
-    """What was wrong with newer ones, for each a text with its number."""
-    aside: str
-    """Where all that was newer is now; empty if nothing was."""
 
 
 class CommitFolder:
@@ -95,16 +83,20 @@ class CommitFolder:
         pieces = (os.pread(file, _PIECE, at) for at in range(0, size, _PIECE))
         self._put(f"commit.{number}", pieces)
         # Others may be half-written: ranks do not wait for one another, or have ended.
-        numbers = sorted(self._numbers())
+        found = self._listed()
+        numbers = sorted(each for each, names in found.items() if f"commit.{each}" in names)
         older = (each for each in reversed(numbers) if each < number)
-        complete = next(filter(self._is_complete, older), 0)
+        complete = next((each for each in older if self._is_complete(each, found[each])), 0)
         oldest = max(complete, numbers[-_MOST:][0])
-        self._remove({each for each in self._listed() if each < oldest})
+        for each in found:
+            if each < oldest:
+                self._remove(found[each])
 
-    def load(self, store: Store, strict: bool = False) -> Loaded:
-        """Brings the newest commit that is whole into a store.
+    def load(self, store: Store, strict: bool = False) -> int:
+        """Brings the newest commit that is whole into a store; returns its number, 0 if none is.
 
-        What is newer is set aside, in a folder of its own: its numbers are used again.
+        What is newer is set aside, in a folder of its own: its numbers are used again. What is
+        found is said.
 
         Args:
             store: of this machine.
@@ -112,39 +104,45 @@ class CommitFolder:
                 ranks had ended before all had written it.
 
         Raises:
-            CommitError: one is damaged. Then nothing is changed.
+            ValueError: one is damaged. Then nothing is changed.
         """
         self._remove_unfinished()
-        damaged, number = [], 0
-        for number in sorted(self._listed(), reverse=True):
+        damaged, number, parts = [], 0, None
+        for each in sorted(self._listed(), reverse=True):
             try:
-                parts = self._read(number, store.file(FILE))
+                parts = self._read(each, store.file(FILE))
             except (OSError, commit_file.CommitError) as error:
-                damaged.append(f"commit {number}: {error}")
-                continue
+                damaged.append(f"commit {each}: {error}")
             if parts is not None:
-                for rank, data in enumerate(parts):
-                    store.put(rank, number, data)
+                number = each
                 break
-        else:
-            number = 0
+        if not number or (damaged and strict):
             os.ftruncate(store.file(FILE), 0)
         if damaged and strict:
-            raise commit_file.CommitError("; ".join(damaged))
-        return Loaded(number, damaged, self._set_aside(number))
+            raise ValueError(
+                f"TF_HVD_COMMIT_DIR has a damaged commit: {'; '.join(damaged)}; nothing in it was "
+                "changed. TF_HVD_COMMIT_DIR_DAMAGED=warn goes on from an older one"
+            )
+        for rank, data in enumerate(parts or ()):
+            store.put(rank, number, data)
+        for text in damaged:
+            log.warning("a commit of TF_HVD_COMMIT_DIR is not used: %s", text)
+        aside = self._set_aside(number)
+        if number:
+            log.warning("going on from commit %d of TF_HVD_COMMIT_DIR", number)
+        elif aside:
+            log.warning("no commit of TF_HVD_COMMIT_DIR is whole: the training begins anew")
+        if aside:
+            log.warning("unused commits of TF_HVD_COMMIT_DIR are in %s now", aside)
+        return number
 
     def clear(self) -> None:
-        """Removes all commits: the training is through."""
         self._remove_unfinished()
-        self._remove(self._listed())
+        for names in self._listed().values():
+            self._remove(names)
 
     def _read(self, number: int, into: int) -> list[bytes] | None:
-        """The parts of a commit, whose file is read into memory; None if one was not written.
-
-        Raises:
-            CommitError: it is damaged.
-            OSError: it cannot be read.
-        """
+        """The parts of a commit, whose file is read into memory; None if one was not written."""
         name = f"commit.{number}"
         try:
             with self._opened(name) as file:
@@ -153,17 +151,14 @@ class CommitFolder:
                 while piece := file.read(_PIECE):
                     at += os.pwrite(into, piece, at)
             try:
-                index = commit_file.read_index(into)
-                for each, entry in index.arrays.items():
-                    commit_file.read_array(into, each, entry)
+                index, _ = commit_file.read(into)
             except commit_file.CommitError as error:
                 raise commit_file.CommitError(f"{name}: {error}") from error
             return [self._part(rank, number) for rank in range(index.ranks)]
         except FileNotFoundError:
             return None
 
-    def _is_complete(self, number: int) -> bool:
-        names = set(os.listdir(self._folder))
+    def _is_complete(self, number: int, names: Collection[str]) -> bool:
         try:
             with self._opened(f"commit.{number}") as file:
                 ranks = commit_file.read_index(file.fileno()).ranks
@@ -197,20 +192,30 @@ class CommitFolder:
                 os.fsync(file.fileno())
             os.rename(new, name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         except OSError:
-            self._unlink(new)  # the disk may be full
+            self._remove([new])  # the disk may be full
             raise
 
-    def _unlink(self, name: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=self._folder)
+    def _remove(self, names: Iterable[str]) -> None:
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=self._folder)
 
-    def _listed(self) -> set[int]:
-        """The numbers of the commits of which something is there."""
-        return set(map(_number_in, os.listdir(self._folder))) - {0}
+    def _remove_unfinished(self) -> None:
+        self._remove(each for each in os.listdir(self._folder) if each.startswith(_UNFINISHED))
+
+    def _listed(self) -> dict[int, list[str]]:
+        """By the number of a commit, what there is of it."""
+        found: dict[int, list[str]] = {}
+        for name in os.listdir(self._folder):
+            kind, *numbers = name.split(".")
+            of_commit = len(numbers) == {"commit": 1, "part": 2}.get(kind)
+            if of_commit and all(map(str.isdigit, numbers)) and int(numbers[-1]):
+                found.setdefault(int(numbers[-1]), []).append(name)
+        return found
 
     def _set_aside(self, number: int) -> str:
         """Moves what is newer than a commit; returns where it is then, empty if nothing was."""
-        newer = [name for name in os.listdir(self._folder) if _number_in(name) > number]
+        newer = [names for each, names in self._listed().items() if each > number]
         if not newer:
             return ""
         for count in itertools.count(1):
@@ -218,33 +223,10 @@ class CommitFolder:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(aside, 0o700, dir_fd=self._folder)
                 break
-        for name in newer:
+        for name in itertools.chain(*newer):
             to = os.path.join(aside, name)
             os.rename(name, to, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         return os.path.join(self._path, aside)
-
-    def _numbers(self) -> list[int]:
-        """Those of which the file is there."""
-        names = set(os.listdir(self._folder))
-        return [each for each in self._listed() if f"commit.{each}" in names]
-
-    def _remove(self, numbers: Iterable[int]) -> None:
-        old = set(numbers)
-        for name in os.listdir(self._folder):
-            if _number_in(name) in old:
-                self._unlink(name)
-
-    def _remove_unfinished(self) -> None:
-        for name in os.listdir(self._folder):
-            if name.startswith(_UNFINISHED):
-                self._unlink(name)
-
-
-def _number_in(name: str) -> int:
-    """The number of the commit that a file is of; 0 if it is of none."""
-    kind, *numbers = name.split(".")
-    of_commit = len(numbers) == {"commit": 1, "part": 2}.get(kind)
-    return int(numbers[-1]) if of_commit and all(map(str.isdigit, numbers)) else 0
 
 
 def _check_own(file: int, name: str) -> None:

@@ -6,11 +6,13 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from tf_hvd.core import basics
+import tensorflow as tf
+
+from tf_hvd.core import _native, basics, config
 from tf_hvd.core.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from tf_hvd.elastic import engine as engines
 from tf_hvd.elastic.state import State
-from tf_hvd.elastic.store import open_store
+from tf_hvd.elastic.store import Store
 from tf_hvd.training import guard
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -47,7 +49,7 @@ def run(func: F) -> F:
         except HostsUpdatedInterrupt:
             engine.leave_in_order()
         except Exception as error:
-            if isinstance(error, HorovodInternalError) or engines.is_end_of_job(error):
+            if isinstance(error, HorovodInternalError) or _is_end_of_job(error):
                 engine.leave_for(error)
             engine.stop_listening()
             raise
@@ -57,15 +59,34 @@ def run(func: F) -> F:
     return wrapper  # type: ignore[return-value]
 
 
+def open_store() -> Store | None:
+    """The store of the elastic job that this process is a rank of; None if it is of none.
+
+    Raises:
+        RuntimeError: it cannot be reached.
+    """
+    number = config.elastic_start()
+    if number is None:
+        return None
+    try:
+        return Store(config.launcher_job(), number)
+    except OSError as error:
+        raise RuntimeError(
+            f"the agent of this machine cannot be reached: {error.strerror or error}; "
+            "elastic jobs need the tf_hvd run that started this rank"
+        ) from error
+
+
+def _is_end_of_job(error: Exception) -> bool:
+    """Whether a rank is gone, or has stalled."""
+    return isinstance(error, (tf.errors.OpError, RuntimeError)) and bool(_native.end_text())
+
+
 _has_trained = False
 
 
 def _begin_only_one() -> None:
-    """Refuses a second training: a restart could not tell whose the last commit is.
-
-    Raises:
-        RuntimeError: it is one.
-    """
+    """Refuses a second training: a restart could not tell whose the last commit is."""
     global _has_trained
     if _has_trained:
         raise RuntimeError(

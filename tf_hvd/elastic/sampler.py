@@ -113,7 +113,10 @@ class ElasticSampler:
         Each time that it is gone through it begins where the epoch is by then.
         """
         spec = tf.TensorSpec([None], tf.int64)
-        return tf.data.Dataset.from_generator(self._batches, output_signature=spec)
+        parts = self._parts
+        return tf.data.Dataset.from_generator(
+            lambda: (part for part, _ in parts()), output_signature=spec
+        )
 
     def weighted_dataset(self) -> Any:
         """The same with a weight for each batch, float32: pairs.
@@ -121,14 +124,8 @@ class ElasticSampler:
         Where ranks or passes have parts of different sizes, the mean over a part, times its weight,
         averaged over ranks and passes, is the mean over all samples of the update.
         """
-        parts = self._parts
         specs = (tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.float32))
-
-        def pairs() -> Iterator[tuple[np.ndarray, np.float32]]:
-            for part, weight in parts():
-                yield part, np.float32(weight)
-
-        return tf.data.Dataset.from_generator(pairs, output_signature=specs)
+        return tf.data.Dataset.from_generator(self._parts, output_signature=specs)
 
     def state_dict(self) -> dict[str, Any]:
         """What a commit keeps."""
@@ -158,10 +155,6 @@ class ElasticSampler:
         # What is left would not have one for each rank and pass.
         few = basics.size() * self.passes
         return self.size if self.size - end < few else end
-
-    def _batches(self) -> Iterator[np.ndarray]:
-        for part, _ in self._parts():
-            yield part
 
     def _parts(self) -> Iterator[tuple[np.ndarray, float]]:
         order, position, skipped = self._epoch_order(), self.position, self._passed

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import operator
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +19,7 @@ from tf_hvd.core.tensorflow_hooks import tf_variable
 from tf_hvd.elastic.commits import Contents
 from tf_hvd.elastic.engine import Engine, Restored
 from tf_hvd.elastic.sampler import ElasticSampler
-from tf_hvd.elastic.variables import Assigner, Reader, named
+from tf_hvd.elastic.variables import Reader, assign, named
 from tf_hvd.keras import compat, rank_state
 
 # Where Horovod calls something of no use here.
@@ -42,7 +40,7 @@ class State:
     def __init__(self, bcast_object: Unused = None, get_rank: Unused = None) -> None:
         self._reset_callbacks: list[Callable[[], Any]] = []
         self._engine: Engine | None = None
-        self._updates: list[int] = []
+        self._updates = 0  # of what the program was told by `on_hosts_updated`
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
         """Functions without arguments, called on all ranks when the job has been started again.
@@ -54,7 +52,7 @@ class State:
 
     def on_reset(self) -> None:
         """The job was started again: calls `reset`, and the callbacks."""
-        self._updates.clear()
+        self._updates = 0
         self.reset()
         for callback in self._reset_callbacks:
             callback()
@@ -66,7 +64,7 @@ class State:
             timestamp: Horovod's; not used.
             update_res: 1: hosts have gone; 2: have come; 3: both.
         """
-        self._updates.append(int(update_res))
+        self._updates |= int(update_res)
 
     def commit(self) -> None:
         """Saves the state, and looks whether hosts have come or gone.
@@ -77,11 +75,8 @@ class State:
         Raises:
             HostsUpdatedInterrupt: they have; on all ranks at the same commit. `run` handles it.
         """
-        said = self._heard()
         # All have written all but their last one by now: this takes the place of an older one.
-        self.save()
-        self._interrupt(said)
-        self._say()
+        self._meet(self.save)
 
     def check_host_updates(self) -> None:
         """Looks whether hosts have come or gone; on all ranks.
@@ -89,23 +84,16 @@ class State:
         Raises:
             HostsUpdatedInterrupt: they have; on all ranks at the same call. `run` handles it.
         """
-        self._interrupt(self._heard())
-        self._say()
+        self._meet(lambda: None)
 
-    def _heard(self) -> int:
-        return self._told() if self._engine is None else self._engine.heard()
-
-    def _say(self) -> None:
-        if self._engine is not None:
-            self._engine.say(self._told())
-
-    def _told(self) -> int:
-        updates, self._updates = self._updates, []
-        return functools.reduce(operator.or_, updates, 0)
-
-    def _interrupt(self, said: int) -> None:
+    def _meet(self, save: Callable[[], None]) -> None:
+        mine, self._updates = self._updates, 0
+        said = mine if self._engine is None else self._engine.heard()
+        save()
         if said:
             raise HostsUpdatedInterrupt(skip_sync=said == contract.REMOVED)
+        if self._engine is not None:
+            self._engine.say(mine)
 
     def save(self) -> None:
         """Saves the state; `restore` takes it back."""
@@ -147,6 +135,11 @@ class ObjectState(State):
         ValueError: a name is that of an attribute of the class.
     """
 
+    _session: Any = None
+    """That in which the variables are; None where TensorFlow runs eagerly."""
+    _model: Any = None
+    """Whose layers have random numbers of their own."""
+
     def __init__(self, bcast_object: Unused = None, get_rank: Unused = None, **kwargs: Any) -> None:
         super().__init__(bcast_object, get_rank)
         for name, value in kwargs.items():
@@ -163,8 +156,7 @@ class ObjectState(State):
         self._was_resized = False
         self._had: frozenset[str] = frozenset()  # its own, of a commit, among what may be its own
         self._saved: tuple[bytes, dict[str, np.ndarray]] | None = None
-        session = self._session()
-        self._read, self._assign = Reader(session), Assigner(session)
+        self._read = Reader(self._session)
 
     def register_local_variables(self, variables: Iterable[Any]) -> None:
         """Variables of which each rank has its own value, beside moving statistics and seeds.
@@ -207,7 +199,7 @@ class ObjectState(State):
         if self._saved is not None:
             objects, values = self._saved
             self._unpickle(objects)
-            self._assign(self._variables().all, values)
+            assign(self._session, self._variables().all, values)
 
     def sync(self) -> None:
         """Gives all ranks the state of rank 0, and saves it."""
@@ -229,16 +221,8 @@ class ObjectState(State):
         self.on_reset()
         self._begin()
 
-    def _session(self) -> Any:
-        """That in which the variables are; None where TensorFlow runs eagerly."""
-        return None
-
     def _variables(self) -> _Variables:
-        return _Variables({}, frozenset(), frozenset())
-
-    def _model(self) -> Any:
-        """Whose layers have random numbers of their own; None: there is none."""
-        return None
+        return _Variables({}, frozenset())
 
     def _broadcast(self) -> None:
         """Gives all ranks the variables of rank 0."""
@@ -258,7 +242,14 @@ class ObjectState(State):
         try:
             data: bytes = cloudpickle.dumps(values)
         except Exception as error:
-            _find_unpicklable(values, error)
+            for name, value in values.items():
+                try:
+                    cloudpickle.dumps(value)
+                except Exception:
+                    raise TypeError(
+                        f"{name!r} of the state cannot be saved, since it cannot be pickled: "
+                        f"{error_text.of(error)}"
+                    ) from error
             raise
         return data
 
@@ -273,28 +264,25 @@ class ObjectState(State):
         found = self._variables()
         chosen = found.all if whole else found.chosen(found.own | found.maybe_own)
         values = self._read(chosen)
-        arrays = {name: (chosen[name].dtype.name, value) for name, value in values.items()}
-        own: dict[str, Any] = {"random": rank_state.random_entries(self._model())}
+        own: dict[str, Any] = {"random": rank_state.random_entries(self._model)}
         own["variables"] = {name: np.array(values[name]) for name in found.own}
         own["followed"] = {name: collect() for name, (collect, _) in self._followed.items()}
-        return Contents(self._pickled(), arrays, own, found.maybe_own)
+        return Contents(self._pickled(), values, own, found.maybe_own)
 
     def _take(self, restored: Restored) -> None:
         found = self._variables()
         _check(found.all, restored)
-        values = dict(restored.arrays)
         own = restored.own or {}
-        values.update(own.get("arrays", {}))
         self._had = frozenset(own.get("arrays", {}))
-        values.update(own.get("variables", {}))
+        values = {**restored.arrays, **own.get("arrays", {}), **own.get("variables", {})}
         if restored.own is None:  # it is no rank's that there was
             values = {name: value for name, value in values.items() if name not in found.own}
         self._was_resized = not restored.same_size
         if self._was_resized:  # the update begins anew
             values |= {name: np.zeros_like(restored.arrays[name]) for name in found.sums}
-        self._assign(found.all, values)
+        assign(self._session, found.all, values)
         self._unpickle(restored.objects)
-        rank_state.restore_random(self._model(), own.get("random", {}))
+        rank_state.restore_random(self._model, own.get("random", {}))
         self._taken = dict(own.get("followed", {})) if restored.same_size else {}
         for name in self._taken.keys() & self._followed.keys():
             self._followed[name][1](self._taken.pop(name))
@@ -311,26 +299,19 @@ class TensorFlowState(ObjectState):
 
     def __init__(self, variables: Sequence[Any] | None = None, session: Any = None, **kwargs: Any):
         self._given = variables
-        self._of_session = session
+        if not tf.executing_eagerly():
+            self._session = session or tf.compat.v1.get_default_session()
         super().__init__(**kwargs)
-
-    def _session(self) -> Any:
-        if tf.executing_eagerly():
-            return None
-        return self._of_session or tf.compat.v1.get_default_session()
 
     def _variables(self) -> _Variables:
         given = self._given
-        variables = tf.compat.v1.global_variables() if given is None else list(given)
-        local = {id(each) for each in self._local}
-        found = named(variables)
-        own = {name for name, each in found.items() if id(each) in local or is_seed(each)}
-        return _Variables(found, frozenset(own), frozenset())
+        found = named(tf.compat.v1.global_variables() if given is None else given)
+        return _Variables(found, _names(found, [*self._local, *filter(is_seed, found.values())]))
 
     def _broadcast(self) -> None:
         done = broadcast_variables(list(self._variables().all.values()), 0)
-        if self._session() is not None:
-            self._session().run(done)
+        if self._session is not None:
+            self._session.run(done)
 
 
 class TensorFlowKerasState(ObjectState):
@@ -357,7 +338,7 @@ class TensorFlowKerasState(ObjectState):
                 "the model is not built: call it on data, or give its layers an input, before "
                 "its state is made"
             )
-        self.model = model
+        self.model = self._model = model
         self.optimizer = optimizer or getattr(model, "optimizer", None)
         if self.optimizer is not None:
             compat.build_optimizer(self.optimizer, model.trainable_variables)
@@ -373,21 +354,14 @@ class TensorFlowKerasState(ObjectState):
         for each, found in zip(aggregations, collected, strict=False):
             each.restore(found)
 
-    def _model(self) -> Any:
-        return self.model
-
     def _variables(self) -> _Variables:
         optimizer = self.optimizer
         of_optimizer = [] if optimizer is None else compat.variables_of(optimizer)
         sums = [] if optimizer is None else compat.own_sums(optimizer)
         found = named([*self.model.variables, *of_optimizer, *sums])
-        own = {id(tf_variable(each)) for each in [*self._local, *sums]}
-        maybe = {id(tf_variable(each)) for each in self.model.non_trainable_variables}
-        owned = {name for name, each in found.items() if id(each) in own or is_seed(each)}
-        changing = {name for name, each in found.items() if id(each) in maybe} - owned
-        summed = {id(tf_variable(each)) for each in sums}
-        adding = {name for name, each in found.items() if id(each) in summed}
-        return _Variables(found, frozenset(owned), frozenset(changing), frozenset(adding))
+        own = _names(found, [*self._local, *sums, *filter(is_seed, found.values())])
+        maybe_own = _names(found, self.model.non_trainable_variables) - own
+        return _Variables(found, own, maybe_own, _names(found, sums))
 
     def _broadcast(self) -> None:
         found = self._variables()
@@ -401,7 +375,7 @@ class _Variables:
     all: Mapping[str, Any]
     own: frozenset[str]
     """Of which each rank has its own value,"""
-    maybe_own: frozenset[str]
+    maybe_own: frozenset[str] = frozenset()
     """and those of which it has if somebody has assigned to them."""
     sums: frozenset[str] = frozenset()
     """Of its own: sums of gradients, of an update that is not complete."""
@@ -410,20 +384,10 @@ class _Variables:
         return {name: variable for name, variable in self.all.items() if name in names}
 
 
-def _find_unpicklable(values: Mapping[str, Any], error: Exception) -> None:
-    """Says which value it is.
-
-    Raises:
-        TypeError: it is known.
-    """
-    for name, value in values.items():
-        try:
-            cloudpickle.dumps(value)
-        except Exception:
-            raise TypeError(
-                f"{name!r} of the state cannot be saved, since it cannot be pickled: "
-                f"{error_text.of(error)}"
-            ) from error
+def _names(found: Mapping[str, Any], variables: Iterable[Any]) -> frozenset[str]:
+    """The names of these variables, among all that were found."""
+    ids = {id(tf_variable(each)) for each in variables}
+    return frozenset(name for name, each in found.items() if id(each) in ids)
 
 
 def _check(variables: Mapping[str, Any], restored: Restored) -> None:

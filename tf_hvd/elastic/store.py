@@ -6,20 +6,12 @@ import contextlib
 import os
 import threading
 import time
-from dataclasses import dataclass
 from typing import Any
 
-from tf_hvd.core import config, contract, messages
+from tf_hvd.core import contract, messages
 
 # In seconds: how long an agent may take to be started again, and between two looks.
 _AGAIN, _PAUSE = 30.0, 0.1
-
-
-@dataclass(frozen=True)
-class Inventory:
-    parts: frozenset[tuple[int, int]]
-    """Rank and commit of each."""
-    files: tuple[str, ...]
 
 
 class Store:
@@ -35,66 +27,62 @@ class Store:
     def __init__(self, job: str, number: int) -> None:
         self._job, self._round = job, number
         self._link = messages.connect(job)
-        self._lock = threading.Lock()  # guards it
+        self._lock = threading.RLock()  # guards it
         self._files: dict[str, int] = {}  # guarded by _lock
 
     def file(self, name: str) -> int:
         """The descriptor of the memory of that name, which stays open."""
         with self._lock:
             if name not in self._files:
-                self._ask({"do": contract.FILE, "name": name})
+                self._ask(contract.FILE, name=name)
                 self._files[name] = self._link.files.pop(0)
             return self._files[name]
 
     def put(self, rank: int, commit: int, data: bytes) -> None:
         """Hands in the part of a rank of a commit; returns when it outlives this machine."""
-        with self._lock:
-            self._ask({"do": contract.PART, "rank": rank, "commit": commit}, data)
+        self._ask(contract.PART, data, rank=rank, commit=commit)
 
-    def inventory(self) -> Inventory:
-        with self._lock:
-            found, _ = self._ask({"do": contract.PARTS})
-        parts = frozenset((rank, commit) for rank, commit in found["parts"])
-        return Inventory(parts, tuple(found["files"]))
+    def inventory(self) -> tuple[frozenset[tuple[int, int]], list[str]]:
+        """Rank and commit of each part, and the names of the files."""
+        found, _ = self._ask(contract.PARTS)
+        return frozenset((rank, commit) for rank, commit in found["parts"]), found["files"]
 
     def part(self, rank: int, commit: int) -> bytes | None:
         """The part of a rank of a commit; None if it is not here."""
-        with self._lock:
-            found, data = self._ask({"do": contract.FETCH, "rank": rank, "commit": commit})
+        found, data = self._ask(contract.FETCH, rank=rank, commit=commit)
         return data if found["found"] else None
 
     def forget(self, after: int, last: int) -> None:
         """Has the store forget the parts of commits after one, until the last that was known."""
+        self._ask(contract.FORGET, after=after, last=last)
+
+    def notice(self) -> int:
+        """What `tf_hvd run` has told the ranks of this start; 0: nothing."""
         with self._lock:
-            self._ask({"do": contract.FORGET, "after": after, "last": last})
+            notice = os.pread(self.file(contract.NOTICE_FILE), contract.NOTICE.size, 0)
+        says: int = contract.NOTICE.unpack(notice)[0]
+        return says
 
-    def notice(self) -> tuple[int, int]:
-        """The number of the launcher's last notice, and what it says; zeros: none in this start."""
-        data = os.pread(self.file(contract.NOTICE_FILE), contract.NOTICE.size, 0)
-        if len(data) < contract.NOTICE.size:
-            return 0, 0
-        number, says = contract.NOTICE.unpack(data)
-        return number, says
-
-    def _ask(self, message: dict[str, Any], load: bytes = b"") -> tuple[dict[str, Any], bytes]:
+    def _ask(self, what: str, load: bytes = b"", **fields: Any) -> tuple[dict[str, Any], bytes]:
         """Asks the agent, another one if the one that was asked has ended.
 
         Raises:
             OSError: there is none for `_AGAIN` seconds.
         """
         until = time.monotonic() + _AGAIN
-        while True:
-            try:
-                self._link.send({**message, "round": self._round}, load)
-                return self._link.receive()
-            except (OSError, EOFError) as error:
-                self._link.close()
-                if time.monotonic() > until:
-                    raise ConnectionError("the agent of this machine has ended") from error
-                time.sleep(_PAUSE)
-            with contextlib.suppress(OSError, EOFError):
-                self._link = messages.connect(self._job)
-                self._hand_over()
+        with self._lock:
+            while True:
+                try:
+                    self._link.send({"do": what, "round": self._round, **fields}, load)
+                    return self._link.receive()
+                except (OSError, EOFError) as error:
+                    self._link.close()
+                    if time.monotonic() > until:
+                        raise ConnectionError("the agent of this machine has ended") from error
+                    time.sleep(_PAUSE)
+                with contextlib.suppress(OSError, EOFError):
+                    self._link = messages.connect(self._job)
+                    self._hand_over()
 
     def _hand_over(self) -> None:
         """Gives an agent that has just begun the memory that this rank has."""
@@ -104,21 +92,3 @@ class Store:
             said = {"do": contract.KEEP, "name": name, "round": self._round}
             self._link.send(said, files=[file])
             self._link.receive()
-
-
-def open_store() -> Store | None:
-    """The store of the elastic job that this process is a rank of; None if it is of none.
-
-    Raises:
-        RuntimeError: it cannot be reached.
-    """
-    number = config.elastic_start()
-    if number is None:
-        return None
-    try:
-        return Store(config.launcher_job(), number)
-    except OSError as error:
-        raise RuntimeError(
-            f"the agent of this machine cannot be reached: {error.strerror or error}; "
-            "elastic jobs need the tf_hvd run that started this rank"
-        ) from error

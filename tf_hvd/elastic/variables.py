@@ -31,11 +31,7 @@ def named(variables: Sequence[Any]) -> dict[str, Any]:
 
 
 class Reader:
-    """Reads variables.
-
-    Args:
-        session: of a v1 graph; None where TensorFlow runs eagerly.
-    """
+    """Reads variables, by the session of a v1 graph, or eagerly without one."""
 
     def __init__(self, session: Any = None) -> None:
         self._session = session
@@ -64,8 +60,7 @@ class Reader:
 def _array(tensor: Any) -> np.ndarray:
     """A tensor's own memory if it lies on the CPU, else a copy."""
     if "GPU" in tensor.backing_device:
-        array: np.ndarray = tensor.numpy()
-        return array
+        return np.asarray(tensor.numpy())
     try:
         return np.asarray(memoryview(tensor))
     except (TypeError, ValueError, BufferError):  # bfloat16 and its like: NumPy has no name for it
@@ -85,22 +80,16 @@ def is_same(before: np.ndarray, now: np.ndarray) -> bool:
     return copies and bool(np.array_equal(before, now))
 
 
-class Assigner:
-    """Assigns values to variables; the counterpart of `Reader`."""
-
-    def __init__(self, session: Any = None) -> None:
-        self._session = session
-
-    def __call__(self, variables: Mapping[str, Any], values: Mapping[str, np.ndarray]) -> None:
-        """Gives variables values: as `Reader` has read them, or their bytes."""
-        with tf.init_scope():
-            for name, value in values.items():
-                variable = variables[name]
-                value = value.view(variable.dtype.as_numpy_dtype).reshape(variable.shape)
-                if self._session is not None:
-                    variable.load(value, self._session)
-                elif "GPU" in variable.device:
+def assign(session: Any, variables: Mapping[str, Any], values: Mapping[str, np.ndarray]) -> None:
+    """Gives variables values: as `Reader` has read them, or their bytes; session: as there."""
+    with tf.init_scope():
+        for name, value in values.items():
+            variable = variables[name]
+            value = value.view(variable.dtype.as_numpy_dtype).reshape(variable.shape)
+            if session is not None:
+                variable.load(value, session)
+            elif "GPU" in variable.device:
+                variable.assign(value)
+            else:
+                with on_host():
                     variable.assign(value)
-                else:
-                    with on_host():
-                        variable.assign(value)

@@ -1,4 +1,7 @@
-"""The agents of an elastic job's hosts (agent.py), seen from `tf_hvd run`."""
+"""The agents of an elastic job's hosts (agent.py), seen from `tf_hvd run`.
+
+That of this machine is a part of `tf_hvd run` itself: it answers, and never ends before it.
+"""
 
 from __future__ import annotations
 
@@ -7,42 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from tf_hvd.launch.job import far_agent
 from tf_hvd.launch.job.far_agent import FarAgent
 from tf_hvd.launch.job.session import Home
-from tf_hvd.launch.machine.commits import Commits
-
-_HERE = ""  # what this machine is known by
-
-
-class Here:
-    """The agent of this machine, which is part of `tf_hvd run`. Any thread.
-
-    Args:
-        commits: what it keeps.
-    """
-
-    ended = False
-    process = None
-
-    def __init__(self, commits: Commits) -> None:
-        self.begin = commits.begin
-        self.notify = commits.notify
-
-    def ask(self) -> None:
-        """It is there."""
-
-    def is_ready(self) -> bool:
-        """Whether it answers."""
-        return True
-
-    def answer(self) -> bool | None:
-        """The same without waiting."""
-        return True
-
-    def is_old(self) -> bool:
-        """Whether it may be started again, if it has ended."""
-        return False
-
-    def close(self) -> None:
-        """It ends with this process."""
 
 
 class Agents:
@@ -62,92 +29,82 @@ class Agents:
         is_here: Callable[[str], bool],
         python: str,
     ) -> None:
-        self._job, self._parts = home.job, home.parts
-        self._reach, self._is_here, self._python = reach, is_here, python
-        self._links: dict[str, FarAgent | Here] = {_HERE: Here(home.commits)}
-        self._round, self._notice = 0, (0, 0)  # the start that runs, and what its ranks were told
+        self._home, self._reach, self._is_here, self._python = home, reach, is_here, python
+        self._links: dict[str, FarAgent] = {}  # by host, without this machine
+        self._round, self._notice = 0, 0  # the start that runs, and what its ranks were told
         self._revived: set[str] = set()  # those started again, which have not answered yet
 
     def start(self, names: Sequence[str]) -> list[str]:
         """Starts those that are not there; returns the hosts whose agent cannot be."""
         for name in names:
-            if not self._start(name):
-                self._links[self._key(name)].ask()
-        return [name for name in names if not self._links[self._key(name)].is_ready()]
+            if not self._start(name) and name in self._links:
+                self._links[name].ask()
+        links = {name: self._links[name] for name in names if name in self._links}
+        return [name for name, link in links.items() if not link.is_ready()]
 
     def look_for(self, names: Sequence[str]) -> dict[str, bool | None]:
         """The same without waiting: by host whether its agent answers; None: not known yet."""
         for name in names:
             self._start(name)
-        return {name: self._links[self._key(name)].answer() for name in names}
+        return {name: link.answer() if (link := self._links.get(name)) else True for name in names}
 
     def revive(self, names: Iterable[str]) -> None:
         """Starts those again that have ended; ranks that still run give them what they had."""
-        for name in names:
-            key = self._key(name)
-            link = self._links[key]
-            if link.ended and link.is_old() and self._start(name):
-                self._revived.add(key)
-            elif key in self._revived and link.answer():
-                self._revived.discard(key)
+        for name in self._links.keys() & set(names):
+            link = self._links[name]
+            if link.ended and link.is_old():
+                self._start(name)
+                self._revived.add(name)
+            elif name in self._revived and link.answer():
+                self._revived.discard(name)
                 link.begin(self._round)
-                link.notify(*self._notice)
+                link.notify(self._notice)
 
     def of(self, name: str) -> FarAgent | None:
         """That of a host, if it runs; None also of this machine."""
-        link = self._links.get(self._key(name))
-        return link if isinstance(link, FarAgent) and not link.ended else None
+        link = self._links.get(name)
+        return link if link and not link.ended else None
 
     def keep(self, names: Iterable[str]) -> None:
         """Ends those of all other hosts."""
-        for key in self._links.keys() - {_HERE, *map(self._key, names)}:
-            self._drop(key)
+        for name in self._links.keys() - set(names):
+            self._links.pop(name).close()
 
     def begin(self, names: Sequence[str], number: int) -> None:
         """A start of the job on these hosts begins."""
-        self._round, self._notice = number, (0, 0)
+        self._round, self._notice = number, 0
         self._revived.clear()
-        for key in dict.fromkeys(map(self._key, names)):
-            self._links[key].begin(number)
+        self._home.commits.begin(number)
+        for name in self._links.keys() & set(names):
+            self._links[name].begin(number)
 
-    def notify(self, number: int, says: int) -> None:
+    def notify(self, says: int) -> None:
         """Tells all ranks something."""
-        self._notice = number, says
+        self._notice = says
+        self._home.commits.notify(says)
         for link in self._links.values():
-            link.notify(number, says)
+            link.notify(says)
 
     def lost(self, names: Sequence[str]) -> list[str]:
         """Of these hosts, those whose agent has ended: with its machine, or the way to it."""
-        return [
-            name
-            for name in names
-            if self._links[self._key(name)].ended or self._key(name) in self._revived
-        ]
+        gone = {name for name, link in self._links.items() if link.ended} | self._revived
+        return [name for name in names if name in gone]
 
     def processes(self) -> set[int]:
         """The processes here that are ways to them."""
-        return {link.process.pid for link in self._links.values() if link.process}
+        return {link.process.pid for link in self._links.values()}
 
     def close(self) -> None:
-        """Ends all."""
         for link in self._links.values():
             link.close()
 
     def _start(self, name: str) -> bool:
         """Starts that of a host, if there is none, or it has ended; whether it did."""
-        key = self._key(name)
-        if key in self._links and not self._links[key].ended:
+        link = self._links.get(name)
+        if self._is_here(name) or (link and not link.ended):
             return False
-        if key in self._links:
-            self._drop(key)
-        self._links[key] = FarAgent(name, self._command(name), self._parts)
+        if link:
+            link.close()
+        words = far_agent.command(self._python, name, self._home.job)
+        self._links[name] = FarAgent(name, self._reach(name, words), self._home.parts)
         return True
-
-    def _drop(self, key: str) -> None:
-        self._links.pop(key).close()
-
-    def _key(self, name: str) -> str:
-        return _HERE if self._is_here(name) else name
-
-    def _command(self, name: str) -> Sequence[str]:
-        return self._reach(name, far_agent.command(self._python, name, self._job))

@@ -38,40 +38,34 @@ class Discovery:
         slots: of a host of which it does not say.
 
     Raises:
-        UsageError: as `ask` does.
+        UsageError: the script cannot be run, fails, or prints something else than hosts.
     """
 
     def __init__(self, script: str, slots: int | None) -> None:
         self._script, self._slots = os.path.abspath(script), slots
         self.scripts: set[int] = set()
         """The processes that are being asked: by this object's thread, and by who calls `look`."""
-        self._found = self.ask()
+        self._found = self._ask()
         self._told = ""
         with elastic_signals.deaf():
             threading.Thread(target=self._run, name="discovery", daemon=True).start()
 
     def found(self) -> tuple[Host, ...]:
-        """The hosts that are there."""
         return self._found
 
-    def ask(self) -> tuple[Host, ...]:
-        """Asks the script.
-
-        Raises:
-            UsageError: it cannot be run, fails, or prints something else than hosts.
-        """
+    def _ask(self) -> tuple[Host, ...]:
+        """Asks the script; raises as the class does."""
+        asked = f"--host-discovery-script {self._script}"
         try:
             printed = self._printed()
         except subprocess.TimeoutExpired as error:
-            raise UsageError(
-                f"--host-discovery-script {self._script} did not end within {_SCRIPT:g} s"
-            ) from error
+            raise UsageError(f"{asked} did not end within {_SCRIPT:g} s") from error
         except OSError as error:
-            raise UsageError(f"--host-discovery-script {self._script}: {error}") from error
+            raise UsageError(f"{asked}: {error}") from error
         if len(printed) > _MOST:
             raise UsageError(
-                f"--host-discovery-script {self._script} printed more than {_MOST >> 10} KiB, and "
-                "was ended; print one line HOST:SLOTS for each host"
+                f"{asked} printed more than {_MOST >> 10} KiB, and was ended; print one line "
+                "HOST:SLOTS for each host"
             )
         lines, _, code = printed.rpartition(b"exit ")
         try:
@@ -79,12 +73,12 @@ class Discovery:
         except UnicodeDecodeError as error:
             line = printed[: error.start].count(b"\n") + 1
             raise UsageError(
-                f"--host-discovery-script {self._script} printed bytes that are no UTF-8 text, in "
-                f"line {line}: {lines[error.start : error.start + 20]!r}"
+                f"{asked} printed bytes that are no UTF-8 text, in line {line}: "
+                f"{lines[error.start : error.start + 20]!r}"
             ) from error
         if code.strip() != b"0":
             ended = code.decode(errors="replace").strip()
-            raise UsageError(f"--host-discovery-script {self._script} ended with exit code {ended}")
+            raise UsageError(f"{asked} ended with exit code {ended}")
         return parse_discovered(text, self._slots)
 
     def _printed(self) -> bytes:
@@ -101,10 +95,19 @@ class Discovery:
             start_new_session=True,
             preexec_fn=elastic_signals.unblock,
         )
+        assert asked.stdout is not None
         self.scripts.add(asked.pid)
-        ended = False
+        until, printed, ended = time.monotonic() + _SCRIPT, b"", False
         try:
-            printed, ended = _read(asked)
+            while not ended and len(printed) <= _MOST:
+                left = until - time.monotonic()
+                if left <= 0 or not select.select([asked.stdout], [], [], left)[0]:
+                    raise subprocess.TimeoutExpired(asked.args, _SCRIPT)
+                piece = os.read(asked.stdout.fileno(), _MOST + 1 - len(printed))
+                printed += piece
+                if not piece:
+                    asked.wait(max(0.1, until - time.monotonic()))
+                    ended = True
             return printed
         finally:  # also where a signal ends the job
             if not ended:
@@ -116,7 +119,7 @@ class Discovery:
     def look(self) -> None:
         """Asks the script now: what has ended a start may have changed the hosts."""
         try:
-            self._found = self.ask()
+            self._found = self._ask()
             self._told = ""
         except UsageError as error:  # what was there is taken to be there still
             if str(error) != self._told:
@@ -127,27 +130,6 @@ class Discovery:
         while True:
             time.sleep(_POLL)
             self.look()
-
-
-def _read(asked: subprocess.Popen[bytes]) -> tuple[bytes, bool]:
-    """What a script prints, at most a byte more than `_MOST`, and whether it has ended.
-
-    Raises:
-        subprocess.TimeoutExpired: it takes too long.
-    """
-    until, printed = time.monotonic() + _SCRIPT, b""
-    assert asked.stdout is not None
-    output = asked.stdout
-    while len(printed) <= _MOST:
-        left = until - time.monotonic()
-        if left <= 0 or not select.select([output], [], [], left)[0]:
-            raise subprocess.TimeoutExpired(asked.args, _SCRIPT)
-        piece = os.read(output.fileno(), _MOST + 1 - len(printed))
-        if not piece:
-            asked.wait(max(0.1, until - time.monotonic()))
-            return printed, True
-        printed += piece
-    return printed, False
 
 
 def fixed_hosts(

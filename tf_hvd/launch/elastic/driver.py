@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tf_hvd.core import config, contract
 from tf_hvd.launch.elastic.agents import Agents
 from tf_hvd.launch.elastic.discovery import SLURM_JOB, Discovery, fixed_hosts
-from tf_hvd.launch.elastic.hosts import Cooldown, Hosts, slots_of
+from tf_hvd.launch.elastic.hosts import Hosts, slots_of
 from tf_hvd.launch.errors import HostsError, UsageError
 from tf_hvd.launch.job import interpreter, processes, run
 from tf_hvd.launch.job import signals as elastic_signals
@@ -50,22 +50,21 @@ _ELASTIC_ALONE = {
 
 
 def is_asked_for(options: argparse.Namespace) -> bool:
-    """Whether the options ask for an elastic job."""
     return options.min_np is not None or options.host_discovery_script is not None
 
 
 def check(options: argparse.Namespace) -> None:
-    """Refuses options that do not go together.
-
-    Raises:
-        UsageError: they do not.
-    """
+    """Refuses options that do not go together."""
     if not is_asked_for(options):
         for name, flag in _ELASTIC_ALONE.items():
             if getattr(options, name) is not None:
                 raise UsageError(f"--{flag} is for elastic jobs: give --min-np too")
         return
-    _check_numbers(options.np, options.min_np, options.max_np)
+    first, smallest, largest = _ranks_at_first(options), options.min_np or 1, options.max_np
+    if first < smallest:
+        raise UsageError(f"-np {first} is less than --min-np {smallest}")
+    if largest is not None and largest < first:
+        raise UsageError(f"--max-np {largest} is less than the {first} ranks to begin with")
     least, most = options.cooldown or (1, 1)
     if not 1 <= least <= most <= 3600:
         raise UsageError(
@@ -76,45 +75,8 @@ def check(options: argparse.Namespace) -> None:
         raise UsageError("--host-discovery-script finds the hosts: leave -H and --hostfile out")
 
 
-def _check_numbers(wanted: int | None, least: int | None, most: int | None) -> None:
-    if wanted is not None and least is not None and wanted < least:
-        raise UsageError(f"-np {wanted} is less than --min-np {least}")
-    first = wanted or least or 1
-    if most is not None and most < first:
-        raise UsageError(f"--max-np {most} is less than the {first} ranks to begin with")
-
-
-class _Beside:
-    """Looks on while one start runs: whether hosts come or go."""
-
-    def __init__(self, driver: Driver, hosts: tuple[Host, ...], number: int) -> None:
-        self._driver, self._hosts = driver, hosts
-        self.number = number
-        """Which start it is."""
-        self.told = 0
-        """What the ranks were told of it: for that they end, though nothing has failed."""
-
-    def look(self) -> float:
-        """Tells the ranks if there are other hosts than theirs."""
-        self._driver.agents.revive(host.name for host in self._hosts)
-        says = self._driver.change(self._hosts)
-        if says & ~self.told:
-            self.told |= says
-            self._driver.notify(says)
-        return _LOOK
-
-    def spares(self, process: int) -> bool:
-        """Ways to agents, discovery, and what they have started."""
-        above = {process, *processes.ancestors(process)}
-        return not above.isdisjoint(self._driver.processes())
-
-    def agent(self, host: str) -> FarAgent | None:
-        """That of another machine, if it runs."""
-        return self._driver.agents.of(host)
-
-
 class Driver:
-    """One elastic job.
+    """One elastic job. Looks on while a start of it runs (`Beside`): whether hosts come or go.
 
     Args:
         options: of `tf_hvd run`.
@@ -135,59 +97,73 @@ class Driver:
         discovery: Discovery | None = None,
     ) -> None:
         self._options, self._start, self._discovery = options, start, discovery
-        self.agents, self._parts = agents, parts
-        self._hosts = Hosts(Cooldown(*options.cooldown) if options.cooldown else None)
+        self._agents, self._parts = agents, parts
+        self._hosts = Hosts(options.cooldown)
         self._hosts.found(fixed)
         self._np = _ranks_at_first(options)
         self._least = options.min_np or self._np
-        self._notices = 0
+        self.number = 0
+        """Which start runs, from 0: how often the job was started again."""
+        self._running: tuple[Host, ...] = ()  # its hosts, with the slots that it uses
+        self._told = 0  # what its ranks were told: for that they end, though nothing has failed
         self._reached = 0  # the newest commit that all ranks have written
 
     def run(self) -> int:
-        """Runs the job to its end; returns its exit code.
-
-        Raises:
-            UsageError: it cannot be started as asked, or not again.
-        """
-        restarts = in_vain = 0
+        """Runs the job to its end; returns its exit code."""
+        in_vain = 0
         while True:
-            hosts = self._wait_for_hosts(restarts)
-            if restarts:
-                say(self._again_text(restarts, hosts))
+            hosts = self._running = self._wait_for_hosts()
+            if self.number:
+                say(self._again_text(hosts))
             names = [host.name for host in hosts]
-            self.agents.keep([*names, *self._hosts.names()])
-            self.agents.begin(names, restarts)
-            beside = _Beside(self, hosts, restarts)
+            self._agents.keep([*names, *self._hosts.names()])
+            self._agents.begin(names, self.number)
+            self._told = 0
             try:
-                end = self._start(hosts, beside)
+                end = self._start(hosts, self)
             except HostsError as error:
-                self._leave_out(error.wrong, names, restarts)
+                self._leave_out(error.wrong, names)
                 continue
             newest = self._parts.newest(slots_of(hosts))
             went_on, self._reached = newest > self._reached, max(newest, self._reached)
             if end.asked or end.code == 0:
-                self._say_what_is_gone(end)
+                if end.asked and self._reached and not config.COMMIT_DIR.read():
+                    say(_GONE)
                 return end.code
-            restarts += 1
+            self.number += 1
             # Ranks that have ended for the end of another one have the same exit code.
-            agreed = beside.told and end.code == contract.START_AGAIN
+            agreed = self._told and end.code == contract.START_AGAIN
             in_vain = 0 if went_on else in_vain + (not agreed)
             if went_on:
                 self._hosts.went_on()
             self._note_failure(end, names)
-            if why := self._gives_up(restarts, in_vain):
-                say(f"tf_hvd run: giving up: {why}")
+            if self._gives_up(in_vain):
                 return end.code if end.code != contract.START_AGAIN else _FAILED
 
-    def change(self, hosts: tuple[Host, ...]) -> int:
-        """What to tell the ranks of a start on these hosts; 0: nothing."""
-        if self._discovery is None:
-            return 0
-        self._find()
+    def look(self) -> float:
+        """Tells the ranks if there are other hosts than theirs: they end at the same commit."""
+        self._agents.revive(host.name for host in self._running)
+        says = self._change() if self._discovery else 0
+        if says & ~self._told:
+            self._told |= says
+            self._agents.notify(self._told)
+        return _LOOK
+
+    def spares(self, process: int) -> bool:
+        """Ways to agents, discovery, and what they have started."""
+        own = self._agents.processes() | (self._discovery.scripts if self._discovery else set())
+        return not own.isdisjoint({process, *processes.ancestors(process)})
+
+    def agent(self, host: str) -> FarAgent | None:
+        """That of another machine, if it runs."""
+        return self._agents.of(host)
+
+    def _change(self) -> int:
+        """What to tell the ranks of the hosts that there are now; 0: nothing."""
         usable = {host.name: host.slots for host in self._chosen()}
-        running = {host.name: host.slots for host in hosts}
+        running = {host.name: host.slots for host in self._running}
         # Ranks are not to end for a host that nobody can reach.
-        answers = self.agents.look_for([name for name in usable if name not in running])
+        answers = self._agents.look_for([name for name in usable if name not in running])
         for name, answer in answers.items():
             if not answer:
                 del usable[name]
@@ -201,36 +177,23 @@ class Driver:
         # Fewer than are needed would only be ended.
         return says if sum(usable.values()) >= self._least else 0
 
-    def processes(self) -> set[int]:
-        """Those here that are the job's for all its starts: ways to agents, discovery."""
-        return self.agents.processes() | (self._discovery.scripts if self._discovery else set())
-
-    def notify(self, says: int) -> None:
-        """Tells all ranks, which end at a commit that they agree on."""
-        self._notices += 1
-        self.agents.notify(self._notices, says)
-
-    def _wait_for_hosts(self, restarts: int) -> tuple[Host, ...]:
-        """The hosts of the next start.
-
-        Raises:
-            UsageError: in `--elastic-timeout` there are not enough.
-        """
-        wanted = self._least if restarts else self._np
+    def _wait_for_hosts(self) -> tuple[Host, ...]:
+        """The hosts of the next start; an error if in `--elastic-timeout` there are not enough."""
+        wanted = self._least if self.number else self._np
         until = time.monotonic() + self._options.elastic_timeout
         told = False
-        self._find(anew=restarts > 0)
+        if self.number and self._discovery:
+            self._discovery.look()
         while True:
-            self._find()
             hosts = self._chosen()
             if slots_of(hosts) >= (wanted if time.monotonic() < until else self._least):
                 names = [host.name for host in hosts]
-                lost = self.agents.start(names)
+                lost = self._agents.start(names)
                 if not lost:
                     self._hosts.reached(names)
                     return hosts
                 for name in lost:
-                    if not restarts and self._discovery is None:
+                    if not self.number and self._discovery is None:
                         raise UsageError(f"host {name} cannot be reached")
                     self._lose(name)
                 continue
@@ -247,15 +210,10 @@ class Driver:
                 )
             time.sleep(_LOOK)
 
-    def _find(self, anew: bool = False) -> None:
-        """Takes the hosts that discovery has found, or finds now."""
-        if self._discovery:
-            if anew:
-                self._discovery.look()
-            self._hosts.found(self._discovery.found())
-
     def _chosen(self) -> tuple[Host, ...]:
         """The hosts of a start now, with the slots that it would use."""
+        if self._discovery:
+            self._hosts.found(self._discovery.found())
         left = self._options.max_np or sys.maxsize
         chosen = []
         for host in self._hosts.usable(time.monotonic()):
@@ -269,9 +227,7 @@ class Driver:
         delay = self._hosts.lost(name, time.monotonic())
         say(f"tf_hvd run: {name} cannot be reached, and is left out for {delay:.0f} s")
 
-    def _leave_out(
-        self, unfit: Sequence[tuple[str, str]], names: Sequence[str], restarts: int
-    ) -> None:
+    def _leave_out(self, unfit: Sequence[tuple[str, str]], names: Sequence[str]) -> None:
         """Leaves out hosts of a start, of these names, that cannot have ranks.
 
         Raises:
@@ -279,7 +235,7 @@ class Driver:
                 the first start all are, or one that the user has named.
         """
         found = {name for name, _ in unfit}
-        at_first = not restarts and (self._discovery is None or found >= set(names))
+        at_first = not self.number and (self._discovery is None or found >= set(names))
         if at_first or any(map(_is_here, found)):
             raise UsageError("\n".join(why for _, why in unfit))
         for name, why in unfit:
@@ -287,31 +243,29 @@ class Driver:
             say(f"tf_hvd run: {why}; it is left out for {delay:.0f} s")
 
     def _note_failure(self, end: End, names: Sequence[str]) -> None:
-        for name in self.agents.lost(names):
-            # That of this machine is started again; another one may have been withdrawn.
-            if not _is_here(name) and name in self._hosts.names():
+        for name in self._agents.lost(names):
+            if name in self._hosts.names():  # it may have been withdrawn
                 self._lose(name)
         blamed = _named(end.host, names) if len(names) > 1 else ""
         if blamed and self._hosts.failed(blamed, time.monotonic()):
             say(f"tf_hvd run: {blamed} is left out: ranks failed there")
 
-    def _gives_up(self, restarts: int, in_vain: int) -> str:
+    def _gives_up(self, in_vain: int) -> bool:
         limit = self._options.reset_limit
-        if limit is not None and restarts > limit:
-            return f"--reset-limit {limit}"
-        if in_vain >= _IN_VAIN:
-            return f"{in_vain} starts in a row ended before all ranks had made a commit"
-        return ""
+        if limit is not None and self.number > limit:
+            why = f"--reset-limit {limit}"
+        elif in_vain >= _IN_VAIN:
+            why = f"{in_vain} starts in a row ended before all ranks had made a commit"
+        else:
+            return False
+        say(f"tf_hvd run: giving up: {why}")
+        return True
 
-    def _say_what_is_gone(self, end: End) -> None:
-        if end.asked and self._reached and not config.COMMIT_DIR.read():
-            say(_GONE)
-
-    def _again_text(self, restarts: int, hosts: tuple[Host, ...]) -> str:
+    def _again_text(self, hosts: tuple[Host, ...]) -> str:
         where = "" if len(hosts) == 1 else " on " + ",".join(map(str, hosts))
         commit = f"from commit {self._reached}" if self._reached else "from the beginning"
         many = "1 rank" if slots_of(hosts) == 1 else f"{slots_of(hosts)} ranks"
-        return f"tf_hvd run: starting again with {many}{where}, {commit} (restart {restarts})"
+        return f"tf_hvd run: starting again with {many}{where}, {commit} (restart {self.number})"
 
 
 def _ranks_at_first(options: argparse.Namespace) -> int:
@@ -361,6 +315,8 @@ def drive(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     Raises:
         UsageError: it cannot be started as asked.
     """
+    if environ.get(_STANDBY):
+        raise UsageError(f"{_STANDBY}: elastic jobs have no standby any more; unset it")
     try:
         with elastic_signals.obeyed(), Home() as home:
             return _drive(options, environ, home)
@@ -370,8 +326,6 @@ def drive(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _drive(options: argparse.Namespace, environ: Mapping[str, str], home: Home) -> int:
-    if environ.get(_STANDBY):
-        raise UsageError(f"{_STANDBY}: elastic jobs have no standby any more; unset it")
     script, ranks = options.host_discovery_script, _ranks_at_first(options)
     discovery = Discovery(script, options.slots_per_host) if script else None
     named = () if discovery else fixed_hosts(options, environ, ranks)
@@ -385,8 +339,8 @@ def _drive(options: argparse.Namespace, environ: Mapping[str, str], home: Home) 
         given = {**vars(options), "np": slots_of(hosts), "hostfile": None}
         if told:
             given["hosts"] = ",".join(map(str, hosts))
-        own = without_launcher(environ)
-        return run.start_once(argparse.Namespace(**given), own, home, beside)
+        options_of_start = argparse.Namespace(**given)
+        return run.start_once(options_of_start, without_launcher(environ), home, beside)
 
     try:
         return Driver(options, agents, home.parts, start, fixed, discovery).run()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from tf_hvd.launch.errors import UsageError
 from tf_hvd.launch.job.hosts import Host, parse_entry
@@ -13,35 +12,33 @@ STRIKES = 3
 """How often ranks of a host may fail with no commit in between, until it is left out."""
 
 
-@dataclass(frozen=True)
-class Cooldown:
-    """How long a host that failed is left out, in seconds; doubled at each failure."""
-
-    low: float
-    high: float
-
-    def delay(self, failures: int, chance: float) -> float:
-        """Seconds after so many failures before this one; `chance` is from 0 to 1."""
-        wanted = self.low * 2.0 ** min(failures, 60) + chance * self.low
-        return min(max(wanted, self.low), self.high)
+# In seconds: when a host that could not be reached is tried again, without a cooldown of the
+# user's; and one that cannot have ranks, which takes a restart each time.
+_AGAIN, _UNFIT = (30.0, 600.0), 600.0
 
 
-_AGAIN = Cooldown(30.0, 600.0)
-"""When a host that could not be reached is tried again, without a cooldown of the user's."""
-_UNFIT = 600.0  # seconds until one that cannot have ranks is: that takes a restart each time
+def delay(cooldown: tuple[float, float], failures: int, chance: float) -> float:
+    """Seconds that a host is left out, after so many failures before this one; Horovod's.
+
+    Args:
+        cooldown: the least and the most seconds.
+        failures: each doubles them.
+        chance: from 0 to 1.
+    """
+    low, high = cooldown
+    return min(low * 2.0 ** min(failures, 60) + chance * low, high)
 
 
 class Hosts:
     """The hosts of one job. One thread at a time.
 
     Args:
-        cooldown: None: a host is left out for good, but only after `STRIKES` failures in a row.
-        chance: gives numbers from 0 to 1.
+        cooldown: see `delay`; None: a host is left out for good, but only after `STRIKES` failures
+            in a row.
     """
 
-    def __init__(self, cooldown: Cooldown | None, chance: random.Random | None = None) -> None:
+    def __init__(self, cooldown: tuple[float, float] | None) -> None:
         self._cooldown = cooldown
-        self._chance = chance or random.Random()
         self._there: tuple[Host, ...] = ()
         self._failures: dict[str, int] = {}
         self._lost: dict[str, int] = {}  # how often, since it was reached
@@ -68,7 +65,7 @@ class Hosts:
         before = self._failures.get(name, 0)
         self._failures[name] = before + 1
         if self._cooldown:
-            self._until[name] = now + self._cooldown.delay(before, self._chance.random())
+            self._until[name] = now + delay(self._cooldown, before, random.random())
         elif before + 1 >= STRIKES:
             self._until[name] = float("inf")
         return self._until.get(name, 0.0) > now
@@ -77,17 +74,16 @@ class Hosts:
         """A host cannot be reached; returns for how many seconds it is left out."""
         before = self._lost.get(name, 0)
         self._lost[name] = before + 1
-        delay = (self._cooldown or _AGAIN).delay(before, self._chance.random())
-        self._until[name] = now + delay
-        return delay
+        seconds = delay(self._cooldown or _AGAIN, before, random.random())
+        self._until[name] = now + seconds
+        return seconds
 
     def reached(self, names: Iterable[str]) -> None:
-        """These answer."""
         for name in names:
             self._lost.pop(name, None)
 
     def unfit(self, name: str, now: float) -> float:
-        """Ranks cannot run on a host; returns the same as `lost`."""
+        """The same where ranks cannot run on a host."""
         self._until[name] = now + _UNFIT
         return _UNFIT
 
@@ -97,12 +93,10 @@ class Hosts:
             self._failures.clear()
 
     def usable(self, now: float) -> tuple[Host, ...]:
-        """Those that a start may use, in their order."""
         return tuple(host for host in self._there if self._until.get(host.name, 0.0) <= now)
 
 
 def slots_of(hosts: Sequence[Host]) -> int:
-    """How many ranks the hosts hold."""
     return sum(host.slots for host in hosts)
 
 

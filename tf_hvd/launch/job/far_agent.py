@@ -7,7 +7,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import IO, Any
 
 from tf_hvd.core import contract, messages
 from tf_hvd.launch.job import signals as elastic_signals
@@ -51,9 +50,8 @@ class FarAgent:
         quiet: bool = False,
     ) -> None:
         self.host = host
-        """What `tf_hvd run` calls its machine."""
         self._parts = parts
-        self._lock = threading.Lock()  # guards what is written to it, and _has
+        self._lock = threading.RLock()  # guards what is written to it, and _has
         self._has: set[tuple[int, int]] = set()
         self._ready = threading.Event()
         self._since = time.monotonic()
@@ -62,7 +60,7 @@ class FarAgent:
         """Whether nothing more comes from it."""
         self.ranks: list[int] = []
         """Those of its machine that had not ended when it looked last."""
-        self._looks = self._looked = 0  # how often it was asked to look, and has; guarded by _lock
+        self._looks = self._looked = 0  # how often it was asked to look, and has
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -72,6 +70,8 @@ class FarAgent:
             start_new_session=True,
             preexec_fn=elastic_signals.unblock,
         )
+        assert self.process.stdin is not None
+        self._to = self.process.stdin
         with elastic_signals.deaf():
             threading.Thread(target=self._listen, name="agent of a host", daemon=True).start()
 
@@ -79,8 +79,7 @@ class FarAgent:
         """Has it answer anew: its machine may be gone, and nobody has said so."""
         self._ready.clear()
         self._until = time.monotonic() + _STILL
-        with self._lock:
-            self._send({"do": contract.READY})
+        self._tell(contract.READY)
 
     def is_ready(self) -> bool:
         """Whether it answers; waits for that, and gives up one that does not."""
@@ -101,29 +100,24 @@ class FarAgent:
         """A start of the job begins: only its ranks are heard, and all parts are there."""
         wanted = set(self._parts.listed())
         with self._lock:
-            missing = sorted(wanted - self._has)
-            for rank, commit in missing:
+            for rank, commit in sorted(wanted - self._has):
                 data = self._parts.get(rank, commit)
                 if data is not None:
-                    self._send({"do": contract.PART, "rank": rank, "commit": commit}, data)
+                    self._tell(contract.PART, data, rank=rank, commit=commit)
             self._has |= wanted
-            self._send({"do": contract.ROUND, "number": number})
+            self._tell(contract.ROUND, number=number)
 
-    def notify(self, number: int, says: int) -> None:
-        """Tells its ranks something."""
-        with self._lock:
-            self._send({"do": contract.NOTIFY, "number": number, "says": says})
+    def notify(self, says: int) -> None:
+        self._tell(contract.NOTIFY, says=says)
 
     def signal(self, to: str, signum: int) -> None:
         """Gives the ranks of its machine a signal: `TO_KEEPERS` or `TO_PROGRAMS`."""
-        with self._lock:
-            self._send({"do": to, "signal": int(signum)})
+        self._tell(to, signal=int(signum))
 
     def look(self) -> None:
         """Has it look which ranks have not ended."""
-        with self._lock:
-            self._looks += 1
-            self._send({"do": contract.LOOK})
+        self._looks += 1
+        self._tell(contract.LOOK)
 
     def has_looked(self, until: float, over: threading.Event) -> bool:
         """Whether `ranks` is what it has seen last, by that time and before nobody waits."""
@@ -143,25 +137,21 @@ class FarAgent:
             self._to.close()
 
     def wait(self) -> None:
-        """Waits until it has ended, for a while."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(_DONE)
 
-    @property
-    def _to(self) -> IO[bytes]:
-        assert self.process.stdin is not None
-        return self.process.stdin
-
-    def _send(self, message: dict[str, Any], load: bytes = b"") -> None:
-        with contextlib.suppress(OSError, ValueError):  # it has ended, which `_listen` finds out
-            messages.send(self._to, message, load)
+    def _tell(self, what: str, load: bytes = b"", **fields: int) -> None:
+        # If it has ended, `_listen` finds that out.
+        with self._lock, contextlib.suppress(OSError, ValueError):
+            messages.send(self._to, {"do": what, **fields}, load)
 
     def _listen(self) -> None:
-        assert self.process.stdout is not None
+        source = self.process.stdout
+        assert source is not None
         with contextlib.suppress(EOFError, OSError, messages.ProtocolError, KeyError):
-            agent.find_greeting(self.process.stdout)
+            agent.find_greeting(source)
             while True:
-                message, load = messages.receive(self.process.stdout)
+                message, load = messages.receive(source)
                 if message["do"] == contract.READY:
                     self._ready.set()
                 elif message["do"] == contract.LOOK:
@@ -174,6 +164,6 @@ class FarAgent:
                     self._parts.put(rank, commit, load)
                     with self._lock:
                         self._has.add((rank, commit))
-                        self._send({"do": contract.HAVE, "rank": rank, "commit": commit})
+                        self._tell(contract.HAVE, rank=rank, commit=commit)
         self.ended = True
         self._ready.set()

@@ -45,7 +45,7 @@ class Home:
         self.parts = Parts()
         """The parts of commits, of all machines."""
         # What a rank of this machine hands in is in `tf_hvd run` with that.
-        self.commits = Commits(self.parts, lambda *_: None, lambda *_: None)
+        self.commits = Commits(self.parts)
         """What ranks of this machine have committed."""
         self.session: Session | None = None
         """The start that runs; for that one alone."""

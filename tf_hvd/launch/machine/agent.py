@@ -17,19 +17,19 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
     from tf_hvd.core import contract, messages
     from tf_hvd.launch.machine import keeper, proc
-    from tf_hvd.launch.machine.commits import Commits, Parts
+    from tf_hvd.launch.machine.commits import Answer, Commits, Parts
     from tf_hvd.launch.machine.rank_signals import Ranks
 else:  # as a file
     sys.path.append(os.path.dirname(__file__))
     import keeper
     import proc
-    from commits import Commits, Parts, contract, messages
+    from commits import Answer, Commits, Parts, contract, messages
     from rank_signals import Ranks
 
 SETTLED = 2.0
@@ -39,16 +39,13 @@ SETTLED = 2.0
 _LOOK, _PAUSE, _OLD_ENDS = 0.002, 0.1, 5.0
 _GREETING = b"\0tf_hvd agent\n"  # what it writes first: a login may print whatever it likes before
 
-Hear = Callable[[messages.Link, dict[str, Any], bytes], None]
-"""Takes a message and its load; may answer over the link. Called by the link's thread."""
-
 
 class Agent:
     """The socket of one job, and a thread for each connection to it.
 
     Args:
         job: its name.
-        hear: gets each message.
+        hear: takes a message and its load, in the thread of its link, over which it may answer.
         instead_of: what `tf_hvd run` calls this machine, where an agent that has lost it may be
             here still, and is killed: of a network that is silent it may hear no end for hours.
 
@@ -56,7 +53,7 @@ class Agent:
         OSError: the name is taken, by another job or by this machine under another name.
     """
 
-    def __init__(self, job: str, hear: Hear, instead_of: str = "") -> None:
+    def __init__(self, job: str, hear: Answer, instead_of: str = "") -> None:
         self._hear = hear
         self._lock = threading.Lock()
         # Guarded by _lock. What is heard from a link is heard by the holder of the link's lock.
@@ -67,7 +64,6 @@ class Agent:
         self._listener.listen(socket.SOMAXCONN)
 
     def serve(self) -> None:
-        """Begins to hear. Starts threads."""
         threading.Thread(target=self._accept, name="agent", daemon=True).start()
 
     def settle(self, seconds: float = SETTLED) -> None:
@@ -77,7 +73,6 @@ class Agent:
             time.sleep(_LOOK)
 
     def close(self) -> None:
-        """Hears nobody any more."""
         self._closed = True
         with contextlib.suppress(OSError):  # wakes the thread that accepts
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -148,55 +143,13 @@ def _bind(listener: socket.socket, job: str, instead_of: str) -> None:
 
 
 def find_greeting(file: messages.Source) -> None:
-    """Reads until an agent begins to speak.
-
-    Raises:
-        EOFError: none does.
-    """
+    """Reads until an agent begins to speak; EOFError if none does."""
     seen = b""
     while not seen.endswith(_GREETING):
         piece = file.read(1)
         if not piece:
             raise EOFError
         seen = seen[-len(_GREETING) :] + piece
-
-
-class _Up:
-    """The way to `tf_hvd run`. Any thread."""
-
-    def __init__(self, stream: messages.Stream) -> None:
-        self._stream = stream
-        self._lock = threading.Lock()  # guards what is written to it
-        # What `tf_hvd run` does not have yet, by rank and commit; guarded by a lock of its own: who
-        # says that it is there must not wait for who writes.
-        self._awaited_lock = threading.Lock()
-        self._awaited: dict[tuple[int, int], threading.Event] = {}
-
-    def tell(self, message: dict[str, Any], load: bytes = b"") -> None:
-        """Tells it; ends this process if it is gone."""
-        with self._lock:
-            try:
-                messages.send(self._stream, message, load)
-            except OSError:
-                os._exit(1)
-
-    def hand_on(self, rank: int, commit: int, load: bytes) -> None:
-        """Returns when it has a part."""
-        with self._awaited_lock:
-            there = self._awaited.setdefault((rank, commit), threading.Event())
-        self.tell({"do": contract.PART, "rank": rank, "commit": commit}, load)
-        there.wait()
-
-    def has(self, rank: int, commit: int) -> None:
-        """It has it."""
-        with self._awaited_lock:
-            awaited = self._awaited.pop((rank, commit), None)
-        if awaited is not None:
-            awaited.set()
-
-    def forgot(self, after: int, last: int) -> None:
-        """Tells it what was forgotten."""
-        self.tell({"do": contract.FORGET, "after": after, "last": last})
 
 
 class Away:
@@ -209,16 +162,34 @@ class Away:
     """
 
     def __init__(self, job: str, to: messages.Stream, machine: str = "") -> None:
-        self._job, self._up = job, _Up(to)
+        self._job, self._to = job, to
+        self._lock = threading.Lock()  # guards what is written to it
+        # Who waits until `tf_hvd run` has a part, by rank and commit. Without a lock: who says that
+        # it is there must not wait for who writes.
+        self._waits: dict[tuple[int, int], messages.Link] = {}
         self._ranks: Ranks | None = None  # once they are to end
-        self.commits = Commits(Parts(), self._up.hand_on, self._up.forgot)
-        """What they have committed."""
+        self.commits = Commits(Parts(), self._hand_on)
         self.agent = Agent(job, self._hear, machine) if machine else None
-        """Hears them."""
+
+    def _tell(self, message: dict[str, Any], load: bytes = b"") -> None:
+        """Tells `tf_hvd run`; ends this process if it is gone."""
+        with self._lock:
+            try:
+                messages.send(self._to, message, load)
+            except OSError:
+                os._exit(1)
+
+    def _hand_on(self, link: messages.Link, message: dict[str, Any], load: bytes) -> None:
+        """Tells `tf_hvd run` what a rank has said, which of a part hears when that is there."""
+        if message["do"] == contract.PART:
+            self._waits[message["rank"], message["commit"]] = link
+        self._tell(message, load)
+        if message["do"] != contract.PART:
+            link.send({"do": contract.HAVE})
 
     def obey(self, source: messages.Source) -> None:
         """Does what `tf_hvd run` says, until it says no more."""
-        self._up.tell({"do": contract.READY})
+        self._tell({"do": contract.READY})
         with contextlib.suppress(EOFError, *messages.DAMAGE):
             while True:
                 message, load = messages.receive(source)
@@ -226,13 +197,16 @@ class Away:
                 if what == contract.PART:
                     self.commits.parts.put(message["rank"], message["commit"], load)
                 elif what == contract.HAVE:
-                    self._up.has(message["rank"], message["commit"])
+                    link = self._waits.pop((message["rank"], message["commit"]), None)
+                    with contextlib.suppress(OSError):  # the rank has ended
+                        if link:
+                            link.send({"do": contract.HAVE})
                 elif what == contract.ROUND:
                     self.commits.begin(message["number"])
                 elif what == contract.READY:
-                    self._up.tell({"do": contract.READY})
+                    self._tell({"do": contract.READY})
                 elif what == contract.NOTIFY:
-                    self.commits.notify(message["number"], message["says"])
+                    self.commits.notify(message["says"])
                 else:
                     self._signal(what, message)
         if self._ranks is not None:
@@ -247,7 +221,7 @@ class Away:
         elif what == contract.TO_PROGRAMS:
             self._ranks.to_programs(int(message["signal"]))
         elif what == contract.LOOK:
-            self._up.tell({"do": contract.LOOK, "ranks": self._ranks.alive()})
+            self._tell({"do": contract.LOOK, "ranks": self._ranks.alive()})
 
     def _hear(self, link: messages.Link, message: dict[str, Any], load: bytes) -> None:
         if message["do"] == contract.BEGINS:

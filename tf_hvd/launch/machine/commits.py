@@ -24,6 +24,10 @@ else:  # as a file
     import messages
 
 
+Answer = Callable[[messages.Link, dict[str, Any], bytes], None]
+"""Takes what a link has brought: a message, and its load."""
+
+
 class Parts:
     """The newest parts of each rank. Any thread."""
 
@@ -32,7 +36,6 @@ class Parts:
         self._parts: dict[int, dict[int, bytes]] = {}  # by rank and commit; guarded by _lock
 
     def put(self, rank: int, commit: int, data: bytes) -> None:
-        """Keeps one, and forgets the oldest."""
         with self._lock:
             of_rank = self._parts.setdefault(rank, {})
             of_rank[commit] = data
@@ -47,7 +50,6 @@ class Parts:
                     del of_rank[commit]
 
     def get(self, rank: int, commit: int) -> bytes | None:
-        """One of them; None if it is not here."""
         with self._lock:
             return self._parts.get(rank, {}).get(commit)
 
@@ -58,7 +60,6 @@ class Parts:
         return max(set.intersection(*kept), default=0) if kept else 0
 
     def listed(self) -> list[tuple[int, int]]:
-        """Rank and commit of each."""
         with self._lock:
             return [(rank, commit) for rank, found in self._parts.items() for commit in found]
 
@@ -68,31 +69,24 @@ class Commits:
 
     Args:
         parts: where parts lie here.
-        hand_on: gets each that a rank has made, with its rank and commit; returns when it outlives
-            this machine.
-        forgot: is told which commits a rank has had forgotten.
+        hand_on: gets what a rank has said of parts, with its link, on another machine than that of
+            `tf_hvd run`; answers when what was said outlives this machine.
     """
 
-    def __init__(
-        self,
-        parts: Parts,
-        hand_on: Callable[[int, int, bytes], None],
-        forgot: Callable[[int, int], None],
-    ) -> None:
+    def __init__(self, parts: Parts, hand_on: Answer | None = None) -> None:
         self.parts = parts
-        self._hand_on, self._forgot = hand_on, forgot
+        self._hand_on = hand_on or (lambda link, *_: link.send({"do": contract.HAVE}))
         self._lock = threading.Lock()
         self._files: dict[str, int] = {}  # guarded by _lock
         self._round = -1  # the start that runs; only its ranks are heard
 
     def begin(self, number: int) -> None:
         """A start of the job begins: what the ranks of the one before were told is done."""
-        os.pwrite(self._file(contract.NOTICE_FILE), contract.NOTICE.pack(0, 0), 0)
+        self.notify(0)
         self._round = number
 
-    def notify(self, number: int, says: int) -> None:
-        """Tells the ranks something."""
-        os.pwrite(self._file(contract.NOTICE_FILE), contract.NOTICE.pack(number, says), 0)
+    def notify(self, says: int) -> None:
+        os.pwrite(self._file(contract.NOTICE_FILE), contract.NOTICE.pack(says), 0)
 
     def answer(self, link: messages.Link, message: dict[str, Any], load: bytes) -> None:
         """Does what a rank says.
@@ -106,18 +100,17 @@ class Commits:
         if what == contract.FILE:
             link.send({"do": contract.FILE}, files=[self._file(str(message["name"]))])
         elif what == contract.KEEP:
-            self._keep(str(message["name"]), link)
+            # Memory that a rank has from an agent before this one, unless another has given it.
+            self._file(str(message["name"]), link.files.pop(0))
             link.send({"do": contract.HAVE})
         elif what == contract.PART:
             rank, commit = int(message["rank"]), int(message["commit"])
             self.parts.put(rank, commit, load)
-            self._hand_on(rank, commit, load)
-            link.send({"do": contract.HAVE})
+            self._hand_on(link, {"do": what, "rank": rank, "commit": commit}, load)
         elif what == contract.FORGET:
             after, last = int(message["after"]), int(message["last"])
             self.parts.forget(after, last)
-            self._forgot(after, last)
-            link.send({"do": contract.HAVE})
+            self._hand_on(link, {"do": what, "after": after, "last": last}, load)
         elif what == contract.PARTS:
             link.send({"parts": self.parts.listed(), "files": sorted(self._files)})
         elif what == contract.FETCH:
@@ -125,27 +118,17 @@ class Commits:
             link.send({"found": part is not None}, part or b"")
 
     def close(self) -> None:
-        """Lets go of all files."""
         with self._lock:
             while self._files:
                 os.close(self._files.popitem()[1])
 
-    def _keep(self, name: str, link: messages.Link) -> None:
-        """Takes memory that a rank has from an agent before this one, unless another has given it.
-
-        Raises:
-            LookupError: it has given none.
-        """
-        file = link.files.pop(0)
-        with self._lock:
-            kept = self._files.setdefault(name, file)
-        if kept != file:
-            os.close(file)
-
-    def _file(self, name: str) -> int:
-        """The memory of that name, empty at first."""
+    def _file(self, name: str, given: int | None = None) -> int:
+        """The memory of that name: what was given first, or else empty."""
         with self._lock:
             if name not in self._files:
-                memory = os.memfd_create(contract.COMMIT_MEMORY + name, os.MFD_CLOEXEC)
-                self._files[name] = memory
+                if given is None:
+                    given = os.memfd_create(contract.COMMIT_MEMORY + name, os.MFD_CLOEXEC)
+                self._files[name] = given
+            elif given is not None:
+                os.close(given)
             return self._files[name]
