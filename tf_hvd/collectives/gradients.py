@@ -120,7 +120,6 @@ def _ask_convention(what: str) -> str:
 
 
 def _members(count: int, whose: str) -> list[str]:
-    """Names that the ranks compare: all must compute the same gradient."""
     return [f"gradient {i} by {whose}'s rule" for i in range(count)]
 
 
@@ -133,7 +132,6 @@ def _options(op: Any) -> dict[str, Any]:
 
 
 def _attribute(op: Any, name: str, default: Any) -> Any:
-    """An attribute with a default, where an eager call leaves it out."""
     try:
         return op.get_attr(name)
     except KeyError:
@@ -160,7 +158,6 @@ def _no_step(op: Any) -> list[None]:
 
 
 def _scales(op: Any) -> tuple[float, float]:
-    """The factors as the kernel has them."""
     return scales.of_attributes(
         op.get_attr("prescale_factor"),
         op.get_attr("postscale_factor"),
@@ -411,7 +408,6 @@ def alltoall_gradient(
     Returns:
       The gradient of the rows, and none of the splits.
     """
-    del grad_wrt_received_splits
     x, (output, received_splits) = op.inputs[0], op.outputs
     # XLA compiles equal parts alone, and those come back in equal parts.
     splits = received_splits[:0] if in_xla() else received_splits

@@ -174,7 +174,6 @@ class ReductionOptions:
 
     @property
     def is_scaled(self) -> bool:
-        """Whether one of the factors is not 1."""
         return not self.prescale_factor == 1.0 == self.postscale_factor
 
     @property

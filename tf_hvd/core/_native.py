@@ -98,7 +98,6 @@ class _InitOptions(ctypes.Structure):
 
 
 def _declare(library: ctypes.CDLL) -> None:
-    """Gives the functions of runtime/api/c_api.h their C types."""
     text, number = ctypes.c_char_p, ctypes.c_int
     numbers, longs = ctypes.POINTER(number), ctypes.POINTER(ctypes.c_int64)
     size = ctypes.c_size_t
@@ -317,12 +316,10 @@ def note_sources(
 
 
 def forget_sources(number: int) -> None:
-    """Takes back a list of sources."""
     library.tf_hvd_forget_sources(number)
 
 
 def forget_variable(number: int) -> None:
-    """Takes back what is known of a variable that is gone."""
     library.tf_hvd_forget_variable(number)
 
 
@@ -407,5 +404,4 @@ def mpi_version() -> str:
 
 
 def config_markdown() -> str:
-    """The native side's table of settings."""
     return str(library.tf_hvd_config_markdown().decode())

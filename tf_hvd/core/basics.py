@@ -105,7 +105,6 @@ def ends_by(error: BaseException, trace: types.TracebackType | None) -> None:
 
 
 def _remember_exceptions() -> None:
-    """Makes an exception that ends the program the reason the other ranks are told."""
     previous = sys.excepthook
 
     def hook(

@@ -49,7 +49,6 @@ def short(text: str) -> str:
 
 
 def shorten(line: str) -> str:
-    """As much of it as others are told."""
     return printable(textwrap.shorten(line, LONGEST, placeholder=" ..."))
 
 
@@ -109,7 +108,6 @@ def _place(file: str, line: int | str | None, function: str | None) -> str:
 
 
 def _gist(text: str) -> str:
-    """The line of an exception that says what happened, after its type."""
     kind, _, message = text.partition(": ")
     found = line_of(message)
     return found if found.startswith(kind) else f"{kind}: {found}"

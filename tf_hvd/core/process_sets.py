@@ -119,8 +119,6 @@ class ProcessSet:
 
 
 class _GlobalProcessSet(ProcessSet):
-    """The set of all ranks, which is always registered."""
-
     process_set_id = WORLD
 
     @property
@@ -193,7 +191,6 @@ def _own_rank() -> int:
 
 
 def _check(code: int, text: str) -> None:
-    """Raises what a call of the C API has returned."""
     if code in _MISTAKES:
         raise ValueError(text)
     if code != 0:

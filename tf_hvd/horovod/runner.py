@@ -112,7 +112,6 @@ def run(
 
 
 def _refuse(given: Mapping[str, Any]) -> None:
-    """Raises a ValueError for what is not there."""
     if given["use_gloo"]:
         raise ValueError("use_gloo=True: there is no Gloo; leave it out, MPI serves the job.")
     if given["hosts"] is not None and given["hostfile"] is not None:

@@ -234,7 +234,6 @@ def _hook_keras(optimizer: Any, synchronizer: GradientSynchronizer) -> None:
     def hooked_apply_filtered(
         target: Any, apply_filtered: Any, grads: Any, trainable_variables: Any
     ) -> Any:
-        del target
         current[:] = trainable_variables
         with tf.name_scope(SCOPE):
             result = apply_filtered(grads, trainable_variables)
@@ -264,7 +263,6 @@ def _hook_aggregation(optimizer: Any, name: str, synchronizer: GradientSynchroni
     def hooked_apply_gradients(
         target: Any, apply_gradients: Any, grads_and_vars: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        del target
         pairs = list(grads_and_vars)
         result = apply_gradients(pairs, *args, **kwargs)
         if not synchronizer.in_users_method:
@@ -297,7 +295,6 @@ def hook_build(optimizer: Any, after: Callable[[Any], None]) -> None:
 
 
 def trained_by(optimizer: Any) -> Any:
-    """The variables that a built optimizer of Keras 3 updates."""
     return optimizer._trainable_variables
 
 
@@ -474,7 +471,6 @@ def forget_vocabulary_size(lookup: Any) -> None:
 
 
 def _adapted(module: Any) -> list[tuple[str, Any, str]]:
-    """Where a layer with an adapted state is made, and where a model compiles its functions."""
     layers = [getattr(module.layers, name) for name in _ADAPTED if hasattr(module.layers, name)]
     return [
         *(("adapted", layer, "__init__") for layer in layers),
@@ -513,7 +509,6 @@ _CHECKPOINT, SAVES = ("on_train_batch_end", "on_epoch_end"), ("_save_model", "_b
 
 
 def save_backup(backup: Any) -> None:
-    """Has Keras' BackupAndRestore write."""
     if hasattr(backup, SAVES[0]):
         getattr(backup, SAVES[0])()
     else:

@@ -35,8 +35,6 @@ def hook(optimizer: Any, passes: int) -> Any:
 
 
 class _Computed:
-    """The hooks of one optimizer."""
-
     def __init__(self, passes: int) -> None:
         self._alone = passes > 1
         self._whole_updates = 0  # that are being made now
@@ -71,13 +69,11 @@ class _Computed:
             self._whole_updates -= 1
 
     def _whole_update(self, target: Any, update: Any, *args: Any, **kwargs: Any) -> Any:
-        del target
         with self._in_update():
             return update(*args, **kwargs)
 
     def _users_update(self, target: Any, update: Any, *args: Any, **kwargs: Any) -> Any:
         """By a method of the user's, which may clip: what it has computed is reduced first."""
-        del target
         before = self._ends
         with contextlib.ExitStack() as self._ends:
             try:
@@ -113,7 +109,6 @@ class _Computed:
     def _apply(
         self, target: Any, apply_gradients: Any, grads_and_vars: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        del target
         pairs = list(grads_and_vars)
         given, self._given = self._given, []
         if any(gradient is one for gradient, _ in pairs for one in given):

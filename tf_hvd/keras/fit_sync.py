@@ -118,7 +118,6 @@ class _Fit:
         return agreement.takes_part(self._process_set)
 
     def train_begin(self, model: Any, params: Any) -> None:
-        """Compares the plans, and brings the first rank's backup."""
         self._model = model
         self._process_set = metrics.process_set_of(model)
         # A program may give one CallbackList to several `fit`s.
@@ -186,7 +185,6 @@ class _Fit:
             )
 
     def epoch_begin(self, epoch: int) -> None:
-        """Once, compares the epoch."""
         if not self._together:
             return
         if not self._began:
@@ -231,7 +229,6 @@ class _Fit:
         return int(here) == self._process_set.size()
 
     def epoch_end(self, logs: dict[str, Any]) -> None:
-        """Averages the metrics."""
         if not self._together:
             return
         self.steps_end()
@@ -269,7 +266,6 @@ class _Fit:
             logs.update(metrics.means(self._gather("validation", metrics.numbers_of(logs))))
 
     def agree_to_stop(self) -> None:
-        """If one rank wants to stop, all do."""
         if not self._together:
             return
         with _in_words(_END), on_host():

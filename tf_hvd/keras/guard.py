@@ -106,7 +106,6 @@ def _leaves(model: Any) -> list[Any]:
 
 
 def fit_ended(model: Any) -> None:
-    """A `fit` of the model has ended, in whatever way."""
     first_update.end_fit(_leaves(model))
 
 
@@ -131,7 +130,6 @@ class Watch:
         Raises:
           RuntimeError: it is within a tf.distribute strategy of several replicas.
         """
-        del logs
         leaves, params = _leaves(self.model), self.params or {}
         self._counts = [_counts(leaf) for leaf in leaves]
         self._has_trained = False  # whether there was a batch
@@ -143,18 +141,14 @@ class Watch:
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Begins to count: until now a callback may have brought back what was counted before."""
-        del epoch, logs
         if not self._has_trained:
             self._counts = [_counts(leaf) for leaf in _leaves(self.model)]
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Notes that there was a batch."""
-        del batch, logs
         self._has_trained = True
 
     def on_train_end(self, logs: Any = None) -> None:
         """The `fit` has ended; or a loop of the user's own, with Keras' CallbackList."""
-        del logs
         fit_ended(self.model)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -163,7 +157,6 @@ class Watch:
         Raises:
           GuardError: on all ranks.
         """
-        del epoch, logs
         if not watches() or not tf.executing_eagerly():
             return
         self._check_counts()

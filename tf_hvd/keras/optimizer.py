@@ -89,11 +89,9 @@ class GradientSynchronizer:
 
     @property
     def in_users_method(self) -> bool:
-        """Whether a method of the user's, which was given reduced gradients, makes an update."""
         return self._given.by is not None
 
     def giving(self, reduced: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
-        """Within it a method of the user's makes an update of these gradients."""
         return self._given.update(self, reduced)
 
     def was_given(self, gradients: Sequence[Any], variables: Sequence[Any]) -> bool:
@@ -119,7 +117,6 @@ class GradientSynchronizer:
         return True
 
     def before_pass(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        """Gradients are about to be added up, which hides where they come from."""
         self.reduced_by_user.before_pass(gradients, variables)
 
     def begin(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:

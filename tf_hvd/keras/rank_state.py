@@ -70,7 +70,6 @@ def _callback_entries(callbacks: Sequence[Any]) -> dict[str, bytes]:
 
 
 def _restore_callbacks(callbacks: Sequence[Any], entries: Mapping[str, Any]) -> None:
-    """Gives them what was kept of those that are here again."""
     for name, callback in _named(callbacks).items():
         if _CALLBACK + name in entries:
             for key, value in plain_values.loads(entries[_CALLBACK + name]).items():

@@ -97,7 +97,6 @@ def _over_time(report: Report) -> str:
 
 
 def _chosen(report: Report) -> list[tuple[str, Step]]:
-    """Steps that are worth a look."""
     steps = report.counted
     lengths = [(median_of(one.length for one in step.ranks.values()), step) for step in steps]
     ordered = [step for _, step in sorted(lengths, key=lambda each: each[0])]
@@ -165,7 +164,6 @@ def _call(call: Call, begin: int, end: int) -> str:
 
 
 def _by_size(report: Report) -> str:
-    """Of each name: what it has, and how long its data takes."""
     calls = report.steps.calls[min(report.steps.steps[0].ranks)]
     by_name: dict[str, list[tuple[int, float]]] = {}
     for step in report.steps.steps:
@@ -226,7 +224,6 @@ def _size(count: float) -> str:
 
 
 def _imbalance(report: Report) -> str:
-    """How long after the first rank each makes its calls."""
     behind: dict[int, list[float]] = {row.rank: [] for row in report.rows}
     for step in report.counted:
         for key in step.calls:

@@ -105,8 +105,6 @@ class Step:
 
 @dataclass
 class Steps:
-    """What timelines say of a job."""
-
     steps: list[Step]
     calls: dict[int, dict[Key, Call]]
     """Of each rank, by what names them on all."""

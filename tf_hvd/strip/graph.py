@@ -38,8 +38,6 @@ class Found:
 
 
 class Graph:
-    """A GraphDef, its nodes numbered in their order."""
-
     def __init__(self, message: Any) -> None:
         """Looks for our ops.
 

@@ -48,7 +48,6 @@ class Rule:
 
 
 def _same(build: Builder) -> None:
-    """Any number of tensors as they are."""
     _pass_on(build, build.data)
 
 

@@ -43,8 +43,6 @@ _ALONE = re.compile(rf"(^|/){ALONE}(_\d+)?/")
 
 
 class _Node:
-    """A node of a graph, or of a function in its library."""
-
     def __init__(
         self,
         type_name: str,
@@ -306,7 +304,6 @@ class Tracing(_Flow):
 
     def may_be_sums(self, values: Sequence[Any]) -> bool:
         """Whether tensors from elsewhere may be sums of gradients that the program keeps."""
-        del values
         return True
 
     def _of(self, gradient: Any, small: bool) -> str:

@@ -32,7 +32,6 @@ def _basics() -> Any:
 
 
 def _settings() -> Any:
-    """What is wrong with a setting, and the names of those that there are."""
     native = _native()
     config = importlib.import_module("tf_hvd.core.config")
     error = native.settings_error()

@@ -19,7 +19,6 @@ _OF_A_RANK = re.compile(r"(\.rank-\d+)?(\.before)?$")
 
 
 def add_command(commands: Any) -> None:
-    """Adds `timeline` to the commands of the parser."""
     parser = commands.add_parser(
         "timeline",
         help="say where the time of each step went",
