@@ -315,14 +315,6 @@ def note_sources(
     )
 
 
-def forget_sources(number: int) -> None:
-    library.tf_hvd_forget_sources(number)
-
-
-def forget_variable(number: int) -> None:
-    library.tf_hvd_forget_variable(number)
-
-
 def set_eager_name(name: str | None) -> None:
     """Names the next eager collective of this thread on the wire; None takes it back."""
     _set_eager_name(None if name is None else name.encode())
@@ -349,11 +341,6 @@ def nccl_version(candidates: Sequence[str]) -> int:
 def gpus_on_all_ranks() -> bool:
     """Whether every rank has a CUDA driver; False before init."""
     return bool(library.tf_hvd_gpus_on_all_ranks())
-
-
-def cuda_built() -> bool:
-    """Whether this build has code for GPUs."""
-    return bool(library.tf_hvd_cuda_built())
 
 
 def gpu_report(nccl_candidates: Sequence[str]) -> list[list[str]]:
@@ -385,11 +372,6 @@ def counters() -> tuple[int, ...]:
     values = (ctypes.c_int64 * count)()
     library.tf_hvd_counters(values, count)
     return tuple(values)
-
-
-def shared_bytes(ranks: int) -> int:
-    """Bytes of /dev/shm that so many ranks on one machine take, besides MPI's own."""
-    return int(library.tf_hvd_shared_bytes(ranks))
 
 
 def settings_error() -> str:

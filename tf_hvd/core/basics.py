@@ -401,7 +401,7 @@ def cuda_built() -> bool:
 
     Without that no tensor lies on a GPU. A GPU need not be there.
     """
-    return _native.cuda_built() and bool(tf.test.is_built_with_cuda())
+    return bool(_native.library.tf_hvd_cuda_built() and tf.test.is_built_with_cuda())
 
 
 def rocm_built() -> bool:

@@ -16,7 +16,6 @@ its present optimizers and the older `optimizers.legacy`. What is hooked:
   ProgbarLogger's `set_params` (tf_hvd.keras.patches, .callbacks).
 
 `missing_hooks` names what a later Keras no longer has, when it is imported.
-`missing_traits` tries what TensorFlow does and nobody promises; tests hold both empty.
 """
 
 import contextlib
@@ -27,13 +26,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from tf_hvd.core.tensorflow_hooks import (
-    BACKPROP,
-    enclosing_graphs,
-    global_generator,
-    parallel_dataset,
-    tf_variable,
-)
+from tf_hvd.core.tensorflow_hooks import enclosing_graphs, global_generator, tf_variable
 from tf_hvd.keras import instance_methods
 
 # What these callbacks remember of the epochs, and must not forget in a resume.
@@ -546,47 +539,4 @@ def missing_hooks(module: Any) -> list[str]:
         for name in HOOKS[kind]:
             if not callable(getattr(sample, name, None)):
                 found.append(f"{module.__name__}: {sample.__name__}.{name}")
-    return found
-
-
-def missing_traits() -> list[str]:
-    """What tf_hvd takes for granted of TensorFlow 2.21, tried; it would be missed in silence.
-
-    That a tape's ops are under a name scope, and that parallel datasets are classes
-    of certain names, which trace their function while they are made.
-    """
-
-    def function(x: Any) -> Any:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = x * x
-        return tape.gradient(y, x)
-
-    traced = tf.function(function, autograph=False)
-    graph = traced.get_concrete_function(tf.TensorSpec([], tf.float32)).graph
-    found = []
-    if not any(BACKPROP in op.name for op in graph.get_operations()):
-        found.append(f"the name scope {BACKPROP} of a tape")
-    numbers = tf.data.Dataset.range(2)
-    tries: Sequence[tuple[str, bool, Callable[[Any], Any]]] = (
-        ("map", False, lambda f: numbers.map(f)),
-        ("map in parallel", True, lambda f: numbers.map(f, num_parallel_calls=2)),
-        (
-            "interleave in parallel",
-            True,
-            lambda f: numbers.interleave(
-                lambda x: tf.data.Dataset.from_tensors(f(x)), num_parallel_calls=2
-            ),
-        ),
-    )
-    for name, expected, make in tries:
-        seen: list[str | None] = []
-
-        def note(x: Any, seen: list[str | None] = seen) -> Any:
-            seen.append(parallel_dataset())
-            return x
-
-        make(note)
-        if not seen or any((each is not None) != expected for each in seen):
-            found.append(f"who traces the function of a dataset's {name}")
     return found

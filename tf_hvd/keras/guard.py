@@ -18,7 +18,7 @@ all that is not trained: moving statistics, metrics, seeds.
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -209,17 +209,16 @@ _SETTINGS_DIFFER = (
 )
 
 
-class _Setting:
-    """What ranks must have alike besides weights: a name, and a number of up to 62 bits."""
+class _Setting(NamedTuple):
+    """What ranks must have alike besides weights."""
 
-    def __init__(self, name: str, bits: int, is_float: bool = False) -> None:
-        self.name = name
-        self.bits = bits
-        self._is_float = is_float
+    name: str
+    bits: int  # up to 62
+    is_float: bool = False
 
     def shown(self, bits: int) -> str:
         """The value that stands behind another rank's bits."""
-        return f"{np.uint32(bits).view(np.float32):g}" if self._is_float else str(bits)
+        return f"{np.uint32(bits).view(np.float32):g}" if self.is_float else str(bits)
 
 
 def _settings(optimizer: Any) -> list[_Setting]:
@@ -315,16 +314,3 @@ def no_jit(model: Any) -> bool:
             "on a real GPU yet. jit_compile=True compiles them all the same."
         )
     return True
-
-
-__all__ = [
-    "Watch",
-    "before_batch_norm",
-    "before_update",
-    "check_weights",
-    "failed",
-    "fit_ended",
-    "no_jit",
-    "shows_progress",
-    "watches",
-]

@@ -11,6 +11,7 @@ import wrapt
 from tf_hvd.core.tensorflow_hooks import verbatim
 from tf_hvd.keras import adapted, compat, data_order, fit_sync, guard, resume
 from tf_hvd.keras.keras_variants import internal_callback
+from tf_hvd.training.guard import watches
 
 # A class' method has this attribute if it was replaced.
 _MARK = "_tf_hvd_watched"
@@ -127,7 +128,7 @@ def _watched_callbacks(base: Any, original: Any, name: str) -> Any:
         # `fit` wants a history, `evaluate` and `predict` do not.
         if add_history:
             callbacks = tf.nest.flatten(callbacks or [])
-            if guard.watches():
+            if watches():
                 callbacks = fit_sync.surround(
                     base, [*callbacks, internal_callback(guard.Watch, base)]
                 )

@@ -213,21 +213,9 @@ def PartialDistributedGradientTape(  # noqa: N802 - Horovod's name
       ValueError: one of `local_layers` is no layer or has no weights yet; and as
         `DistributedGradientTape`.
     """
-    weights = weights_of_layers(local_layers)
-    tape = DistributedGradientTape(
-        gradtape,
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        op=op,
-        gradient_predivide_factor=gradient_predivide_factor,
-        num_groups=num_groups,
-        groups=groups,
-        process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
-        sparse=sparse,
-    )
+    given = dict(locals())
+    weights = weights_of_layers(given.pop("local_layers"))
+    tape = DistributedGradientTape(**given)
     for weight in weights:
         tape.register_local_source(weight)
     return tape

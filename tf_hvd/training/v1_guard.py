@@ -225,6 +225,3 @@ def refuse_in_loss_scaler(what: str) -> None:
                 )
             return
         frame = frame.f_back
-
-
-__all__ = ["AnsweredFor", "GradientCheck", "check_graph", "refuse_in_loss_scaler"]

@@ -62,7 +62,8 @@ def _tensorflow_gpus() -> Any:
 
 
 def _shared_bytes(ranks: int) -> Any:
-    return _native().shared_bytes(ranks)
+    """Of /dev/shm that so many ranks take, besides MPI's own."""
+    return int(_native().library.tf_hvd_shared_bytes(ranks))
 
 
 def _first_cores() -> Any:
