@@ -56,7 +56,7 @@ def _send(tensor: Any, options: ReductionOptions) -> Sent:
     # The ranks compare the text, since all of these types travel as one.
     done = [sent.compression, f"{sent.dtype.name} averaged as int64"]
     return Sent(
-        _Widened(sent, options.is_scaled),
+        _Widened(sent, clamp=not options.prescale_factor == 1.0 == options.postscale_factor),
         tf.cast(sent.tensor, tf.int64),
         None,
         ", ".join(filter(None, done)),

@@ -157,14 +157,6 @@ def _no_step(op: Any) -> list[None]:
     return [None] * (len(op.inputs) - len(op.outputs))
 
 
-def _scales(op: Any) -> tuple[float, float]:
-    return scales.of_attributes(
-        op.get_attr("prescale_factor"),
-        op.get_attr("postscale_factor"),
-        _attribute(op, scales.ATTRIBUTE, ()),
-    )
-
-
 def _dense(gradient: Any, like: Any) -> Any:
     """The incoming gradient as a tensor; TensorFlow may hand None or float32 zeros."""
     if gradient is None:
@@ -188,7 +180,9 @@ class _Reduction:
         self.outputs = _as_they_travel(op, list(op.outputs))
         self.gradients = _all_dense(gradients, self.outputs)
         self.kind = op.get_attr("reduce_op")
-        self.prescale, self.postscale = _scales(op)
+        factors = op.get_attr("prescale_factor"), op.get_attr("postscale_factor")
+        exact = _attribute(op, scales.ATTRIBUTE, ())
+        self.prescale, self.postscale = scales.of_attributes(*factors, exact)
         self.options = _options(op)
         self.scatters = scatters
         self.whose = _ask_convention("reducescatter") if scatters else ""

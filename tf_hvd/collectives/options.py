@@ -173,10 +173,6 @@ class ReductionOptions:
         return self.op == reduce_ops.Average and dtype in scales.NARROW
 
     @property
-    def is_scaled(self) -> bool:
-        return not self.prescale_factor == 1.0 == self.postscale_factor
-
-    @property
     def op_name(self) -> str:
         return reduce_ops.NAMES[self.op]
 

@@ -96,6 +96,7 @@ def to_run(options: argparse.Namespace, environ: MutableMapping[str, str]) -> li
 
 
 def version() -> str:
+    """What `--version` prints."""
     # Imported here: only this needs it.
     from tf_hvd.horovod.names import HOROVOD_VERSION
 

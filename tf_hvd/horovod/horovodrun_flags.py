@@ -38,6 +38,7 @@ class Flag:
 
     @property
     def meaning(self) -> str:
+        """What becomes of it, for the help and for the docs."""
         if self.option:
             return f"as `tf_hvd run {self.option}`"
         if self.variable:

@@ -21,6 +21,7 @@ class CallableList(list[Any]):
     """A list that gives itself when it is called, as tf_keras' is."""
 
     def __call__(self) -> "CallableList":
+        """The list."""
         return self
 
 

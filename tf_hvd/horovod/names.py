@@ -139,6 +139,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             importlib.import_module("tf_hvd.horovod.keras2_forms").accept()
 
     def get_code(self, fullname: str) -> types.CodeType | None:
+        """The code of `python -m`: that of the module that stands behind the name."""
         source = next(iter(_SOURCES[fullname]), "")
         loader: Any = getattr(importlib.util.find_spec(source), "loader", None) if source else None
         return None if loader is None else loader.get_code(source)

@@ -362,5 +362,4 @@ def of(keras: Any) -> types.SimpleNamespace:
     return _VARIANTS.of(keras)
 
 
-def __getattr__(name: str) -> Any:
-    return _VARIANTS.attribute(name)
+__getattr__ = _VARIANTS.attribute

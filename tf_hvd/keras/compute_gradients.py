@@ -6,7 +6,7 @@ after a LossScaleOptimizer has unscaled the gradients.
 
 import contextlib
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tf_hvd.keras import compat, instance_methods
@@ -60,17 +60,12 @@ class _Computed:
             if name not in names:
                 instance_methods.add(optimizer, name, made(weakref.ref(optimizer)))
 
-    @contextlib.contextmanager
-    def _in_update(self) -> Iterator[None]:
+    def _whole_update(self, target: Any, update: Any, *args: Any, **kwargs: Any) -> Any:
         self._whole_updates += 1
         try:
-            yield
+            return update(*args, **kwargs)
         finally:
             self._whole_updates -= 1
-
-    def _whole_update(self, target: Any, update: Any, *args: Any, **kwargs: Any) -> Any:
-        with self._in_update():
-            return update(*args, **kwargs)
 
     def _users_update(self, target: Any, update: Any, *args: Any, **kwargs: Any) -> Any:
         """By a method of the user's, which may clip: what it has computed is reduced first."""
