@@ -173,8 +173,6 @@ def _times(tensor: Any, factor: float) -> Any:
 
 
 class _Reduction:
-    """A reducing op of the forward pass, of one tensor or of a group."""
-
     def __init__(self, op: Any, gradients: Sequence[Any], scatters: bool) -> None:
         self.inputs = _as_they_travel(op, _tensors(op))
         self.outputs = _as_they_travel(op, list(op.outputs))

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -217,6 +218,21 @@ class ReductionOptions:
                 f"allreduce of IndexedSlices with op={self.op_name} is not defined; "
                 "use Sum or Average, or convert them with tf.convert_to_tensor."
             )
+
+
+_OF_GRADIENTS = {
+    *("op", "compression", "process_set", "device_dense", "device_sparse", "sparse"),
+    *("sparse_as_dense", "groups", "num_groups", "gradient_predivide_factor"),
+}
+
+
+def about_reduction(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the arguments of an optimizer or a tape those that `ReductionOptions.of_gradients` takes.
+
+    Args:
+      arguments: by name, as `locals()` has them.
+    """
+    return {name: value for name, value in arguments.items() if name in _OF_GRADIENTS}
 
 
 def options_of_call(

@@ -249,7 +249,6 @@ def _excess_bytes(rows: _Rows) -> Any:
 
 
 def _opened(parts: Sequence[_Rows], opening: str) -> list[_Rows]:
-    """Gives the first request that the parts make the name `opening`."""
     undecided = [i for i, part in enumerate(parts) if part.way is None]
     first = undecided[0] if undecided else 0
     return [

@@ -121,7 +121,6 @@ def inner_optimizers(optimizer: Any) -> list[Any] | None:
 
 
 def leaves(optimizer: Any) -> Iterator[Any]:
-    """The optimizers that make the updates: `optimizer`, or those inside of it."""
     inner = inner_optimizers(optimizer)
     if inner is None:
         yield optimizer
@@ -141,7 +140,6 @@ def variables_of(optimizer: Any) -> list[Any]:
 
 
 def innermost(optimizer: Any) -> Any:
-    """The optimizer inside of loss scaling wrappers."""
     while getattr(optimizer, "inner_optimizer", None) is not None:
         optimizer = optimizer.inner_optimizer
     return optimizer
@@ -273,7 +271,6 @@ def overridden(optimizer: Any) -> list[str]:
 
 
 def computed_by_legacy(optimizer: Any, loss: Any, var_list: Any, tape: Any) -> list[Any]:
-    """Pairs of gradients and variables, of an older optimizer of tf_keras."""
     return list(optimizer._compute_gradients(loss, var_list, None, tape))
 
 
@@ -352,7 +349,6 @@ def library_classes(callback: Any) -> list[str]:
 
 
 def layers_of(model: Any) -> list[Any]:
-    """All layers of a model, also those inside of others."""
     return list(model._flatten_layers())
 
 

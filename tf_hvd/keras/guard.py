@@ -217,7 +217,6 @@ class _Setting(NamedTuple):
     is_float: bool = False
 
     def shown(self, bits: int) -> str:
-        """The value that stands behind another rank's bits."""
         return f"{np.uint32(bits).view(np.float32):g}" if self.is_float else str(bits)
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tf_hvd.collectives import collectives, reduce_ops
 from tf_hvd.collectives.compression import Compression, Compressor
-from tf_hvd.collectives.options import ReductionOptions
+from tf_hvd.collectives.options import ReductionOptions, about_reduction
 from tf_hvd.collectives.powersgd import PowerSGD
 from tf_hvd.core import config
 from tf_hvd.core._strategy import refuse_replicas
@@ -444,18 +444,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     )
     if steps < 0:
         raise ValueError(f"check_weights_steps={steps} must be 0 or more.")
-    options = ReductionOptions.of_gradients(
-        op=op,
-        compression=compression,
-        process_set=process_set,
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        sparse=sparse,
-        sparse_as_dense=sparse_as_dense,
-        groups=groups,
-        num_groups=num_groups,
-        gradient_predivide_factor=gradient_predivide_factor,
-    )
+    options = ReductionOptions.of_gradients(**about_reduction(locals()))
     if op == reduce_ops.Adasum:
         raise NotImplementedError(
             "op=Adasum combines updates, which Keras optimizers do not expose; use op=Average, "

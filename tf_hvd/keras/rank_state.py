@@ -41,7 +41,6 @@ def _named(callbacks: Sequence[Any]) -> dict[str, Any]:
 
 
 def _remembered(callback: Any) -> dict[str, Any]:
-    """What a callback must not forget, by the attributes' names."""
     names: set[str] = set(getattr(callback, "backup_attributes", ()))
     for kind in compat.library_classes(callback):
         names.update(compat.REMEMBERED.get(kind, ()))

@@ -34,7 +34,6 @@ _STATES = "tf_hvd_ranks"  # the file of rank_state, in the folder of the backup
 
 
 def _read(directory: str) -> Files:
-    """All files of Keras below a folder, by their path in it."""
     found = {}
     for folder, _, names in tf.io.gfile.walk(directory):
         for name in names:

@@ -68,7 +68,6 @@ class Graph:
 
     @functools.cached_property
     def _places(self) -> dict[str, int]:
-        """The number of each node by its name."""
         places: dict[str, int] = {}
         for place, node in enumerate(self.message.node):
             if places.setdefault(node.name, place) != place:

@@ -131,7 +131,6 @@ class MetaGraph:
         )
 
     def _kept(self, graph: Graph, outputs: list[int]) -> bytearray:
-        """What the outputs need, what loading and saving need, and what variables need."""
         roots = [*outputs, *find_outputs(graph, self._loading())]
         variables = [
             variable_pb2.VariableDef.FromString(text)

@@ -76,7 +76,6 @@ def _is_small(constant: Any) -> bool:
 
 
 def _gives_numbers(op: Any) -> bool:
-    """Whether each result of an op is known to be one number."""
     return bool(op.outputs) and all(each.shape.num_elements() == 1 for each in op.outputs)
 
 
