@@ -24,6 +24,7 @@ from tf_hvd.core import (
     _launcher,
     _native,
     config,
+    contract,
     error_text,
     horovod_variables,
     log,
@@ -134,7 +135,7 @@ def _at_exit() -> None:
         # replace the program's own exit code.
         if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        _launcher.tell_exits(_Exit.rank)
+        _launcher.tell_of_rank(contract.EXITS, _Exit.rank)
     _native.shutdown(_Exit.reason, _Exit.through)
 
 
@@ -278,7 +279,7 @@ def shutdown() -> None:
     with an error that names this rank and "shutdown()".
     """
     if is_initialized() and not _is_forked():
-        _launcher.tell_left(rank())
+        _launcher.tell_of_rank(contract.LEFT, rank())
     _end("shutdown()", through=True)
 
 
