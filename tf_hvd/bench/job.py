@@ -17,19 +17,16 @@ class RunningJob:
         self.rank, self.size = basics.rank(), basics.size()
         self.shared = SharedMemory(self.rank, self.size, self.gather)
         self.mpi = RawMpi()
-        self._barrier: Callable[[], Any] = collectives.barrier
+        self.barrier: Callable[[], Any] = collectives.barrier
+        """Spins in shared memory where all ranks share it; else MPI's."""
         if not self.shared.missing:
-            self._barrier = self.shared.barrier
+            self.barrier = self.shared.barrier
         elif not self.mpi.missing and basics.mpi_threads_supported():
-            self._barrier = self.mpi.call("Barrier")
+            self.barrier = self.mpi.call("Barrier")
 
     def gather(self, value: Any) -> list[Any]:
         """What each rank has given, in the order of ranks; any object."""
         return objects.allgather_object(value)
-
-    def barrier(self) -> None:
-        """Spins in shared memory where all ranks share it; else MPI's."""
-        self._barrier()
 
     def core_latency(self) -> float | None:
         """The latency in microseconds between the ranks' cores; None if it is not known.

@@ -17,8 +17,6 @@ from tf_hvd.bench.workloads import Workload
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """What one peer took for one workload."""
-
     workload: Workload
     peer: str
     is_collective: bool
@@ -32,7 +30,6 @@ class Measurement:
 
     @property
     def median(self) -> float:
-        """Of the repetitions, in seconds."""
         return statistics.median(self.seconds)
 
     @property
@@ -114,7 +111,6 @@ def turns(
 
 
 def slowest(ranks: Sequence[Sequence[float]]) -> list[float]:
-    """The largest of the ranks' times, for each repetition."""
     return [max(each) for each in zip(*ranks, strict=True)]
 
 

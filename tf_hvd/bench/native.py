@@ -28,7 +28,6 @@ def core_latency(first: int, second: int) -> float | None:
 
 
 def address(array: np.ndarray) -> ctypes.c_void_p:
-    """Where an array's values lie."""
     return ctypes.c_void_p(array.ctypes.data)
 
 

@@ -32,7 +32,6 @@ def write(path: str, measurements: Sequence[Measurement]) -> None:
 
 
 def drawn(measurements: Sequence[Measurement]) -> Any:
-    """The figure of `write`."""
     rows: dict[str, list[Measurement]] = {}
     for each in measurements:
         if not each.missing:
@@ -79,7 +78,6 @@ def _curves(axes: Any, measurements: Sequence[Measurement]) -> None:
 
 
 def _bandwidths(axes: Any, measurements: Sequence[Measurement]) -> None:
-    """Of the bus, of those peers that use one."""
     for number, its in enumerate(_by_peer(measurements).values()):
         known = [(each.workload.size_bytes, each.bus_bandwidth / _GIGA) for each in its
                  if each.bus_bandwidth is not None]  # fmt: skip

@@ -13,7 +13,6 @@ from tf_hvd.bench.settings import Settings
 
 
 def peers_of(names: Sequence[str], job: RunningJob) -> list[Peer]:
-    """The peers of these names, in their order."""
     makers: dict[str, Callable[[], Peer]] = {
         "tf_hvd": Ours,
         "tf.identity": Identity,

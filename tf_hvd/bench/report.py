@@ -92,7 +92,6 @@ def rows(measurements: Sequence[Measurement]) -> Iterator[tuple[str, ...]]:
 
 
 def heading(about: Mapping[str, Any]) -> str:
-    """What runs where, in a line."""
     hosts = dict.fromkeys(about["hosts"])
     cores = "; ".join(f"rank {rank}: {_span(of)}" for rank, of in enumerate(about["cores"]))
     mpi = about["mpi"] or "no MPI"
@@ -127,8 +126,6 @@ class Report(contextlib.AbstractContextManager["Report"]):
 
 
 class Shown(Report):
-    """A table of rich, or lines."""
-
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False)
         self._table = Table(box=box.SIMPLE_HEAD)
@@ -148,13 +145,11 @@ class Shown(Report):
         self._console.print(text, soft_wrap=True, markup=False)
 
     def begin(self, about: Mapping[str, Any], missing: Mapping[str, str]) -> None:
-        """Says it, and starts the table."""
         self._say(heading(about))
         for name, reason in missing.items():
             self._say(f"without {name}: {reason}")
 
     def add(self, measurements: Sequence[Measurement]) -> None:
-        """The table's next rows."""
         for row in rows(measurements):
             if self._console.is_terminal:
                 self._table.add_row(*row)
@@ -173,12 +168,10 @@ class Shown(Report):
         self._say(_aligned(row))
 
     def add_training(self, times: StepTimes) -> None:
-        """In words."""
         self.__exit__()
         self._say(times.text())
 
     def end(self, command: str) -> None:
-        """In a line."""
         self.__exit__()
         self._say(f"repeat with: {command}")
 
@@ -196,19 +189,15 @@ class AsJson(Report):
         self._document: dict[str, Any] = {"version": JSON_VERSION, "results": []}
 
     def begin(self, about: Mapping[str, Any], missing: Mapping[str, str]) -> None:
-        """Keeps it."""
         self._document |= {"job": dict(about), "missing": dict(missing)}
 
     def add(self, measurements: Sequence[Measurement]) -> None:
-        """Keeps them."""
         self._document["results"] += [as_json(each) for each in measurements]
 
     def add_training(self, times: StepTimes) -> None:
-        """Keeps them."""
         self._document["training"] = times.as_json()
 
     def end(self, command: str) -> None:
-        """Prints it all."""
         self._document["command"] = command
         json.dump(self._document, sys.stdout, indent=1)
         print(flush=True)

@@ -21,8 +21,6 @@ _SMALL_CALLS = 20
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How often each peer runs."""
-
     repetitions: int = 30
     warmup: int = 3
     """Repetitions before those that count."""
@@ -30,7 +28,6 @@ class Plan:
     """Calls in a repetition, which follow on one barrier; 0: more than one for a small workload."""
 
     def calls_of(self, workload: Workload) -> int:
-        """How many calls a repetition of this workload has."""
         small = workload.size_bytes <= _SMALL_BYTES
         return self.calls or (_SMALL_CALLS if small else 1)
 

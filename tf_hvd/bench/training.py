@@ -41,7 +41,6 @@ class StepTimes:
     """Of the same gradients, alone."""
 
     def extended(self, seconds: Mapping[str, Sequence[float]]) -> "StepTimes":
-        """With more repetitions; `seconds` by the names of the fields."""
         more: dict[str, Any] = {
             name: (*getattr(self, name), *each) for name, each in seconds.items()
         }
@@ -79,7 +78,6 @@ class StepTimes:
         return high - low < self.exposed
 
     def text(self) -> str:
-        """For people."""
         with_reduction, without, alone = (
             f"{statistics.median(each) * 1e3:.2f} ms"
             for each in (self.with_reduction, self.without, self.reduction)
@@ -100,7 +98,6 @@ class StepTimes:
         return f"{share} of it"
 
     def as_json(self) -> dict[str, Any]:
-        """Medians in seconds, the share and its interval."""
         medians = {
             name: statistics.median(getattr(self, name))
             for name in ("with_reduction", "without", "reduction")

@@ -15,12 +15,10 @@ _VALUES = 3
 
 
 def numpy_type(dtype: str) -> Any:
-    """NumPy's type for one of ITEM_BYTES."""
     return tf.as_dtype(dtype).as_numpy_dtype
 
 
 def _values(rank: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """0, 1, 2, 0... beginning with the rank."""
     turn = np.array([(rank + step) % _VALUES for step in range(_VALUES)], numpy_type(dtype))
     return np.resize(turn, shape)
 
@@ -34,7 +32,6 @@ def inputs(workload: Workload, rank: int) -> list[np.ndarray]:
 
 
 def outputs(workload: Workload, rank: int) -> list[np.ndarray]:
-    """What a rank must get."""
     return [_output(workload, rank, shape) for shape in workload.shapes]
 
 
@@ -55,7 +52,6 @@ def _output(workload: Workload, rank: int, shape: tuple[int, ...]) -> np.ndarray
 
 
 def output_shapes(workload: Workload) -> list[tuple[int, ...]]:
-    """The shapes of `outputs`."""
     if workload.operation == "reducescatter":
         return [(math.prod(shape) // workload.ranks,) for shape in workload.shapes]
     return list(workload.shapes)

@@ -33,7 +33,6 @@ class Workload:
 
     @property
     def elements(self) -> int:
-        """Of all tensors together."""
         return sum(math.prod(shape) for shape in self.shapes)
 
     @property

@@ -223,7 +223,6 @@ def _run_on(
 
 @functools.cache
 def _op_of(kind: str, grouped: bool) -> tuple[Callable[..., Any], str]:
-    """TensorFlow's wrapper of the op, and the op's name."""
     if grouped:
         return getattr(_native.ops, f"horovod_grouped_{kind.lower()}"), f"HorovodGrouped{kind}"
     return getattr(_native.ops, f"horovod_{kind.lower()}"), f"Horovod{kind}"

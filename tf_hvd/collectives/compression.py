@@ -141,11 +141,9 @@ class Sent(NamedTuple):
 
     @property
     def dtype(self) -> tf.DType:
-        """The type that travels."""
         return tf.as_dtype(self.wire_dtype) if self.wire_dtype else self.tensor.dtype
 
     def restore(self, result: Any) -> Any:
-        """What the user gets for the op's result."""
         return self.compressor.decompress(result, self.context)
 
 

@@ -13,7 +13,6 @@ from tf_hvd.core.tensorflow_hooks import executes_eagerly, on_device, to_tensor
 
 
 def reduce_tensor(kind: str, tensor: Any, options: ReductionOptions, name: str | None) -> Any:
-    """The result for one tensor or variable; `kind` is that of `_calls.run_reduction`."""
     plain = options.attributes_in_turn
     if (
         plain is not None
@@ -46,8 +45,6 @@ class _Widened:
     clamp: bool
 
     def decompress(self, result: Any, ctx: Any) -> Any:
-        """The result in the type that `sent` had."""
-        del ctx
         return self.sent.restore(scales.narrowed(result, self.sent.tensor.dtype, self.clamp))
 
 
@@ -59,7 +56,7 @@ def _send(tensor: Any, options: ReductionOptions) -> Sent:
     # The ranks compare the text, since all of these types travel as one.
     done = [sent.compression, f"{sent.dtype.name} averaged as int64"]
     return Sent(
-        _Widened(sent, options.is_scaled),
+        _Widened(sent, clamp=not options.prescale_factor == 1.0 == options.postscale_factor),
         tf.cast(sent.tensor, tf.int64),
         None,
         ", ".join(filter(None, done)),

@@ -120,7 +120,6 @@ def _ask_convention(what: str) -> str:
 
 
 def _members(count: int, whose: str) -> list[str]:
-    """Names that the ranks compare: all must compute the same gradient."""
     return [f"gradient {i} by {whose}'s rule" for i in range(count)]
 
 
@@ -133,7 +132,6 @@ def _options(op: Any) -> dict[str, Any]:
 
 
 def _attribute(op: Any, name: str, default: Any) -> Any:
-    """An attribute with a default, where an eager call leaves it out."""
     try:
         return op.get_attr(name)
     except KeyError:
@@ -159,15 +157,6 @@ def _no_step(op: Any) -> list[None]:
     return [None] * (len(op.inputs) - len(op.outputs))
 
 
-def _scales(op: Any) -> tuple[float, float]:
-    """The factors as the kernel has them."""
-    return scales.of_attributes(
-        op.get_attr("prescale_factor"),
-        op.get_attr("postscale_factor"),
-        _attribute(op, scales.ATTRIBUTE, ()),
-    )
-
-
 def _dense(gradient: Any, like: Any) -> Any:
     """The incoming gradient as a tensor; TensorFlow may hand None or float32 zeros."""
     if gradient is None:
@@ -184,14 +173,14 @@ def _times(tensor: Any, factor: float) -> Any:
 
 
 class _Reduction:
-    """A reducing op of the forward pass, of one tensor or of a group."""
-
     def __init__(self, op: Any, gradients: Sequence[Any], scatters: bool) -> None:
         self.inputs = _as_they_travel(op, _tensors(op))
         self.outputs = _as_they_travel(op, list(op.outputs))
         self.gradients = _all_dense(gradients, self.outputs)
         self.kind = op.get_attr("reduce_op")
-        self.prescale, self.postscale = _scales(op)
+        factors = op.get_attr("prescale_factor"), op.get_attr("postscale_factor")
+        exact = _attribute(op, scales.ATTRIBUTE, ())
+        self.prescale, self.postscale = scales.of_attributes(*factors, exact)
         self.options = _options(op)
         self.scatters = scatters
         self.whose = _ask_convention("reducescatter") if scatters else ""
@@ -411,7 +400,6 @@ def alltoall_gradient(
     Returns:
       The gradient of the rows, and none of the splits.
     """
-    del grad_wrt_received_splits
     x, (output, received_splits) = op.inputs[0], op.outputs
     # XLA compiles equal parts alone, and those come back in equal parts.
     splits = received_splits[:0] if in_xla() else received_splits

@@ -69,7 +69,6 @@ class Channel:
         self._runners: dict[tuple[Any, ...], _GraphRunner] = {}
 
     def allgather(self, value: np.ndarray, suffix: str) -> np.ndarray:
-        """All ranks' vectors, one after the other."""
         return self._run(None, suffix, value)
 
     def broadcast(self, value: np.ndarray, root: int, suffix: str) -> np.ndarray:
@@ -238,7 +237,6 @@ def broadcast_object(
       ValueError: `init` was not called, or `process_set` is not registered.
       tf.errors.InvalidArgumentError: there is no such root rank.
     """
-    del session
     root = _calls.checked_root(root_rank)
     channel = channel_of(_calls.checked_name(name) or "broadcast_object", process_set)
     return _broadcast(channel, obj, root)
@@ -261,7 +259,6 @@ def broadcast_object_fn(
       name: see there.
       process_set: see there.
     """
-    del session
     root = _calls.checked_root(root_rank)
     channel = Channel(_calls.checked_name(name) or "broadcast_object", process_set)
 
@@ -317,7 +314,6 @@ def allgather_object(
       ValueError: `process_set` is not registered.
       tf.errors.FailedPreconditionError: `init` was not called.
     """
-    del session
     channel = channel_of(_calls.checked_name(name) or "allgather_object", process_set)
     mine = _pickle(obj)
     headers = channel.allgather(mine.header, ".sz").reshape(-1, 3).copy()

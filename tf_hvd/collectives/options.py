@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -173,11 +174,6 @@ class ReductionOptions:
         return self.op == reduce_ops.Average and dtype in scales.NARROW
 
     @property
-    def is_scaled(self) -> bool:
-        """Whether one of the factors is not 1."""
-        return not self.prescale_factor == 1.0 == self.postscale_factor
-
-    @property
     def op_name(self) -> str:
         return reduce_ops.NAMES[self.op]
 
@@ -222,6 +218,21 @@ class ReductionOptions:
                 f"allreduce of IndexedSlices with op={self.op_name} is not defined; "
                 "use Sum or Average, or convert them with tf.convert_to_tensor."
             )
+
+
+_OF_GRADIENTS = {
+    *("op", "compression", "process_set", "device_dense", "device_sparse", "sparse"),
+    *("sparse_as_dense", "groups", "num_groups", "gradient_predivide_factor"),
+}
+
+
+def about_reduction(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the arguments of an optimizer or a tape those that `ReductionOptions.of_gradients` takes.
+
+    Args:
+      arguments: by name, as `locals()` has them.
+    """
+    return {name: value for name, value in arguments.items() if name in _OF_GRADIENTS}
 
 
 def options_of_call(

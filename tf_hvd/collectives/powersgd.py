@@ -21,8 +21,6 @@ Average = Callable[[list[Any], str], list[Any]]
 
 @dataclasses.dataclass
 class _Matrix:
-    """What one gradient needs from step to step."""
-
     rows: int
     columns: int
     error: Any  # [rows, columns], what was left out so far; this rank's own

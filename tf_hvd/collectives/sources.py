@@ -73,13 +73,13 @@ class SourceList:
             )
             known = self._parts.setdefault(wanted, number)
             if known != number:  # another thread was faster
-                _native.forget_sources(number)
+                _native.library.tf_hvd_forget_sources(number)
         return known
 
     def forget(self) -> None:
         """One of the variables is gone, or there are too many lists."""
         for number in self._parts.values():
-            _native.forget_sources(number)
+            _native.library.tf_hvd_forget_sources(number)
         self._parts.clear()
         self._tensors.clear()
 
@@ -103,7 +103,7 @@ def _number_of(variable: Any) -> int:
 
         def forget(_: Any) -> None:
             _Known.numbers.pop(key, None)
-            _native.forget_variable(number)
+            _native.library.tf_hvd_forget_variable(number)
 
         known = _Known.numbers[key] = weakref.ref(variable, forget), number
     return known[1]

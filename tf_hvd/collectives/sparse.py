@@ -35,8 +35,6 @@ SMALL_BYTES = 4096
 
 @dataclasses.dataclass(frozen=True)
 class _Request:
-    """What the collectives of one IndexedSlices share."""
-
     name: str
     options: ReductionOptions
     step: Any = None  # where the caller is, an int64 scalar
@@ -119,7 +117,6 @@ class _Rows:
         return int(shape[0]) * (row + 1) if shape is not None and isinstance(row, int) else None
 
     def ranks(self) -> int | None:
-        """How many ranks take part; None before `init`."""
         return self.request.options.set_size
 
 
@@ -143,7 +140,6 @@ def _widened(values: Any, options: ReductionOptions) -> Any:
 
 
 def _narrowed(values: Any, dtype: tf.DType) -> Any:
-    """The same rows in the type that they had before `_widened`."""
     if values.dtype == dtype or dtype not in scales.NARROW:
         return values
     return scales.narrowed(values, dtype, clamp=True)
@@ -253,7 +249,6 @@ def _excess_bytes(rows: _Rows) -> Any:
 
 
 def _opened(parts: Sequence[_Rows], opening: str) -> list[_Rows]:
-    """Gives the first request that the parts make the name `opening`."""
     undecided = [i for i, part in enumerate(parts) if part.way is None]
     first = undecided[0] if undecided else 0
     return [

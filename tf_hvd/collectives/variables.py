@@ -256,7 +256,6 @@ def _kind(variable: Any) -> str:
 
 
 def _write_resources(variables: Sequence[Any], options: dict[str, Any]) -> list[Any]:
-    """The op on resource variables, and their values after it."""
     written = _calls.run(
         _native.ops.horovod_broadcast_inplace_resource,
         "HorovodBroadcastInplaceResource",
@@ -270,7 +269,6 @@ def _write_resources(variables: Sequence[Any], options: dict[str, Any]) -> list[
 
 
 def _write_references(variables: Sequence[Any], options: dict[str, Any]) -> list[Any]:
-    """The ops on reference variables, one for each dtype, and their values after it."""
     values: dict[int, Any] = {}
     groups: dict[str, list[int]] = {}
     for index, variable in enumerate(variables):

@@ -18,22 +18,7 @@ def tell_joined(rank: int) -> None:
     """
     if config.alone():
         return _tell(contract.ALONE)
-    _tell_of_rank(contract.JOINED, rank, segments=_shared_memory())
-
-
-def tell_left(rank: int) -> None:
-    """Lets the launcher know that this rank goes on without the job, by its own wish."""
-    _tell_of_rank(contract.LEFT, rank)
-
-
-def tell_exits(rank: int) -> None:
-    """Lets the launcher know that this rank leaves the job because its program ends."""
-    _tell_of_rank(contract.EXITS, rank)
-
-
-def tell_asked(rank: int) -> None:
-    """Lets the launcher know that this rank ends because it, or another one, was asked to."""
-    _tell_of_rank(contract.ASKED, rank)
+    tell_of_rank(contract.JOINED, rank, segments=_shared_memory())
 
 
 def tell_exception(rank: int | None, text: str, where: str) -> None:
@@ -46,7 +31,7 @@ def tell_exception(rank: int | None, text: str, where: str) -> None:
     """
     if rank is None and (config.launched_rank() is None or config.is_child_of_rank()):
         return
-    _tell_of_rank(contract.RAISED, rank or 0, text.encode(errors="replace"), where=where)
+    tell_of_rank(contract.RAISED, rank or 0, text.encode(errors="replace"), where=where)
 
 
 def tell_called(all_ranks: bool) -> None:
@@ -59,8 +44,8 @@ def tell_called(all_ranks: bool) -> None:
     _tell(contract.CALLED, rank=number)
 
 
-def _tell_of_rank(what: str, rank: int, load: bytes = b"", **more: object) -> None:
-    """The same as `_tell`, of who is in the job: a process that is alone is no rank of it."""
+def tell_of_rank(what: str, rank: int, load: bytes = b"", **more: object) -> None:
+    """Tells the launcher what contract.py has of a rank; a process that is alone is none."""
     if not config.alone():
         launched = config.launched_rank()
         _tell(what, load, rank=rank if launched is None else launched, **more)

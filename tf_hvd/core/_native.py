@@ -98,7 +98,6 @@ class _InitOptions(ctypes.Structure):
 
 
 def _declare(library: ctypes.CDLL) -> None:
-    """Gives the functions of runtime/api/c_api.h their C types."""
     text, number = ctypes.c_char_p, ctypes.c_int
     numbers, longs = ctypes.POINTER(number), ctypes.POINTER(ctypes.c_int64)
     size = ctypes.c_size_t
@@ -316,16 +315,6 @@ def note_sources(
     )
 
 
-def forget_sources(number: int) -> None:
-    """Takes back a list of sources."""
-    library.tf_hvd_forget_sources(number)
-
-
-def forget_variable(number: int) -> None:
-    """Takes back what is known of a variable that is gone."""
-    library.tf_hvd_forget_variable(number)
-
-
 def set_eager_name(name: str | None) -> None:
     """Names the next eager collective of this thread on the wire; None takes it back."""
     _set_eager_name(None if name is None else name.encode())
@@ -352,11 +341,6 @@ def nccl_version(candidates: Sequence[str]) -> int:
 def gpus_on_all_ranks() -> bool:
     """Whether every rank has a CUDA driver; False before init."""
     return bool(library.tf_hvd_gpus_on_all_ranks())
-
-
-def cuda_built() -> bool:
-    """Whether this build has code for GPUs."""
-    return bool(library.tf_hvd_cuda_built())
 
 
 def gpu_report(nccl_candidates: Sequence[str]) -> list[list[str]]:
@@ -390,11 +374,6 @@ def counters() -> tuple[int, ...]:
     return tuple(values)
 
 
-def shared_bytes(ranks: int) -> int:
-    """Bytes of /dev/shm that so many ranks on one machine take, besides MPI's own."""
-    return int(library.tf_hvd_shared_bytes(ranks))
-
-
 def settings_error() -> str:
     """What `init` would say of a setting in the environment that is none; empty if all are."""
     return _called(library.tf_hvd_check_settings)[1]
@@ -407,5 +386,4 @@ def mpi_version() -> str:
 
 
 def config_markdown() -> str:
-    """The native side's table of settings."""
     return str(library.tf_hvd_config_markdown().decode())

@@ -24,6 +24,7 @@ from tf_hvd.core import (
     _launcher,
     _native,
     config,
+    contract,
     error_text,
     horovod_variables,
     log,
@@ -105,7 +106,6 @@ def ends_by(error: BaseException, trace: types.TracebackType | None) -> None:
 
 
 def _remember_exceptions() -> None:
-    """Makes an exception that ends the program the reason the other ranks are told."""
     previous = sys.excepthook
 
     def hook(
@@ -135,7 +135,7 @@ def _at_exit() -> None:
         # replace the program's own exit code.
         if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        _launcher.tell_exits(_Exit.rank)
+        _launcher.tell_of_rank(contract.EXITS, _Exit.rank)
     _native.shutdown(_Exit.reason, _Exit.through)
 
 
@@ -279,7 +279,7 @@ def shutdown() -> None:
     with an error that names this rank and "shutdown()".
     """
     if is_initialized() and not _is_forked():
-        _launcher.tell_left(rank())
+        _launcher.tell_of_rank(contract.LEFT, rank())
     _end("shutdown()", through=True)
 
 
@@ -402,7 +402,7 @@ def cuda_built() -> bool:
 
     Without that no tensor lies on a GPU. A GPU need not be there.
     """
-    return _native.cuda_built() and bool(tf.test.is_built_with_cuda())
+    return bool(_native.library.tf_hvd_cuda_built() and tf.test.is_built_with_cuda())
 
 
 def rocm_built() -> bool:

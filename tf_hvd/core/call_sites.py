@@ -88,7 +88,6 @@ def note_op(results: Any) -> None:
 
 
 def _is_own(file: str) -> bool:
-    """Whether a file is the program's."""
     return not (file.startswith(_OWN) or error_text.is_others(file))
 
 

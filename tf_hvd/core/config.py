@@ -49,8 +49,6 @@ class IntSetting:
 
 @dataclasses.dataclass(frozen=True)
 class ChoiceSetting:
-    """One of a few words from the environment."""
-
     name: str
     default: str
     choices: tuple[str, ...]
@@ -74,15 +72,12 @@ class ChoiceSetting:
 
 @dataclasses.dataclass(frozen=True)
 class TextSetting:
-    """A text from the environment, such as a path."""
-
     name: str
     meaning: str
     default: str = ""
     equal: bool = False  # on all ranks: init compares it
 
     def read(self) -> str:
-        """The value in the environment now, or the default."""
         return os.environ.get(self.name, "").strip() or self.default
 
 
@@ -214,7 +209,6 @@ def env(**kwargs: str | None) -> Iterator[None]:
 
 
 def horovods() -> dict[str, str]:
-    """Horovod's variables that are set now."""
     names = [name for name in os.environ if name.startswith(HOROVOD_PREFIX)]
     return {name: os.environ[name] for name in names}
 

@@ -45,11 +45,12 @@ def short(text: str) -> str:
       text: "ValueError: " and its message, which may be long: TensorFlow's have headings,
         tracebacks and nodes.
     """
-    return shorten(_gist(text))
+    kind, _, message = text.partition(": ")
+    found = line_of(message)
+    return shorten(found if found.startswith(kind) else f"{kind}: {found}")
 
 
 def shorten(line: str) -> str:
-    """As much of it as others are told."""
     return printable(textwrap.shorten(line, LONGEST, placeholder=" ..."))
 
 
@@ -106,13 +107,6 @@ def from_here(file: str) -> str:
 def _place(file: str, line: int | str | None, function: str | None) -> str:
     where = f"{from_here(file)}, line {line}"
     return f"{where}, in {function}" if function else where
-
-
-def _gist(text: str) -> str:
-    """The line of an exception that says what happened, after its type."""
-    kind, _, message = text.partition(": ")
-    found = line_of(message)
-    return found if found.startswith(kind) else f"{kind}: {found}"
 
 
 def line_of(message: str) -> str:

@@ -23,7 +23,6 @@ def set_rank(rank: int | None) -> None:
 
 
 def warning(text: str, *arguments: Any) -> None:
-    """Logs `text % arguments`."""
     logging.warning(_Who.prefix + text, *arguments)
 
 

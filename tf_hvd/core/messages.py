@@ -58,7 +58,6 @@ def _frame(message: dict[str, Any], load: bytes | memoryview) -> bytes:
 
 
 def send(file: Stream, message: dict[str, Any], load: bytes | memoryview = b"") -> None:
-    """Writes a message, and its load."""
     file.write(_frame(message, load))
     file.write(load)
     file.write(_END)
@@ -122,7 +121,6 @@ class Link:
             self.socket.sendall(piece)
 
     def receive(self) -> tuple[dict[str, Any], bytes]:
-        """Waits for one; raises what `messages.receive` does."""
         return receive(self)
 
     def read(self, size: int, /) -> bytes:
@@ -150,7 +148,6 @@ class Link:
         return bool(self._rest)
 
     def close(self) -> None:
-        """Ends it, and closes what nobody has taken."""
         self.socket.close()
         while self.files:
             os.close(self.files.pop())

@@ -113,7 +113,6 @@ class StepSummaries:
         self._steps = 0
 
     def begin(self) -> None:
-        """Counts from now on."""
         self._taken = metrics()
 
     def take(self, steps: int) -> dict[str, float]:

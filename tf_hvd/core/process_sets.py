@@ -119,8 +119,6 @@ class ProcessSet:
 
 
 class _GlobalProcessSet(ProcessSet):
-    """The set of all ranks, which is always registered."""
-
     process_set_id = WORLD
 
     @property
@@ -193,7 +191,6 @@ def _own_rank() -> int:
 
 
 def _check(code: int, text: str) -> None:
-    """Raises what a call of the C API has returned."""
     if code in _MISTAKES:
         raise ValueError(text)
     if code != 0:
@@ -274,18 +271,9 @@ def _numbers_for(sets: list[list[int]]) -> list[int]:
     return numbers
 
 
-def job_ranks_of(comm: Any) -> list[int]:
-    """The ranks in the job of a communicator's processes, in its order; FOREIGN for others.
-
-    Raises:
-      ValueError: see `_communicators.world_ranks`.
-    """
-    return [_Registry.job.rank_of(rank) for rank in _communicators.world_ranks(comm)]
-
-
 def _sets_of_communicators(comm: Any) -> tuple[list[int], list[list[int]]]:
     """The members for this rank, and all ranks' sets in the order of ranks."""
-    mine = job_ranks_of(comm)
+    mine = [_Registry.job.rank_of(rank) for rank in _communicators.world_ranks(comm)]
     if _communicators.FOREIGN in mine:
         mine = [_communicators.FOREIGN]  # there may be more of them than the job has ranks
     code, lists, text = _native.gather_ranks(mine)
@@ -444,7 +432,7 @@ def find_initial(job: _communicators.Job, sets: Iterable[ProcessSet]) -> None:
     refused: list[str] = []
     seen: set[int] = set()
     with _Registry.lock:
-        ranks = _job_ranks()
+        ranks = _Registry.job.ranks or global_process_set.ranks or []
         if job.ranks is not None and job.ranks != ranks:
             raise ValueError(
                 f"init(comm=...) names the ranks {job.ranks} of MPI_COMM_WORLD, but tf_hvd runs "
@@ -468,12 +456,6 @@ def _refuse(texts: list[str]) -> None:
             f"init(process_sets=...): {'; '.join(texts)}. The job runs, with the other sets; pass "
             "each set once."
         )
-
-
-def _job_ranks() -> list[int]:
-    if _Registry.job.ranks is not None:
-        return _Registry.job.ranks
-    return global_process_set.ranks or []
 
 
 def _number_of(process_set: ProcessSet) -> int:

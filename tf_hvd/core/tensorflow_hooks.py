@@ -456,7 +456,6 @@ def annotate(op: Any, attribute: str, text: bytes) -> None:
 
 
 def in_loop(graphs: Sequence[Any]) -> bool:
-    """Whether one of these functions is the body of a loop."""
     return any(isinstance(graph, WhileBodyFuncGraph) for graph in graphs)
 
 
@@ -486,7 +485,6 @@ def loss_scale_of(optimizer: tf.compat.v1.train.Optimizer) -> Any:
 
 
 def dataset_inputs(dataset: Any) -> list[Any]:
-    """The datasets that a dataset reads."""
     return list(dataset._inputs())
 
 

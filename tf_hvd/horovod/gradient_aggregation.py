@@ -50,7 +50,6 @@ class LocalGradientAggregationHelper:
         scale_local_gradients: bool = True,
         name: str = "",
     ) -> None:
-        del rank, optimizer_type, name
         self._aggregation = GradientAggregation(
             backward_passes_per_step, average_aggregated_gradients, sparse_as_dense
         )
@@ -105,7 +104,6 @@ class LocalGradientAggregationHelper:
         Raises:
           ValueError: `compute_gradients` was not called before.
         """
-        del optimizer, args, kwargs
         if self._complete is None:
             raise ValueError("call compute_gradients() before apply_gradients().")
         return self._aggregation.when_complete(self._complete, apply_grads_closure, self._variables)

@@ -30,13 +30,11 @@ def check_num_rank_power_of_2(num_rank: int) -> bool:
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
     """Whether TensorFlow sees a GPU. The arguments are those of Horovod, and not used."""
-    del ext_base_name, verbose
     return bool(tf.config.list_physical_devices("GPU"))
 
 
 def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
     """Does nothing: the native library was loaded when tf_hvd was imported."""
-    del ext_name, ext_env_var, pkg_path, args
 
 
 def split_list(l: Sequence[Any], n: int) -> list[Any]:  # noqa: E741 - the argument is Horovod's

@@ -154,11 +154,3 @@ FLAGS: tuple[Flag, ...] = (
         refused="start the program with jsrun itself",
     ),
 )
-
-
-def markdown() -> str:
-    """The table, for docs/launcher.md."""
-    rows = [
-        f"| {', '.join(f'`{name}`' for name in flag.names)} | {flag.meaning} |" for flag in FLAGS
-    ]
-    return "\n".join(["| flag | here |", "|---|---|", *rows]) + "\n"

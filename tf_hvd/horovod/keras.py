@@ -25,12 +25,9 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     **options: Any,
 ) -> Any:
     """`tf_hvd.keras.DistributedOptimizer`, whose other arguments are taken by keyword."""
-    return ours.DistributedOptimizer(
-        optimizer, name=name, device_dense=device_dense, device_sparse=device_sparse,
-        compression=compression, sparse_as_dense=sparse_as_dense,
-        gradient_predivide_factor=gradient_predivide_factor, op=op, num_groups=num_groups,
-        groups=groups, **options,
-    )  # fmt: skip
+    given = dict(locals())
+    more = given.pop("options")
+    return ours.DistributedOptimizer(**given, **more)
 
 
 def PartialDistributedOptimizer(  # noqa: N802 - Horovod's name
@@ -49,13 +46,9 @@ def PartialDistributedOptimizer(  # noqa: N802 - Horovod's name
     **options: Any,
 ) -> Any:
     """`tf_hvd.keras.PartialDistributedOptimizer`, whose other arguments are taken by keyword."""
-    return ours.PartialDistributedOptimizer(
-        optimizer, name=name, device_dense=device_dense, device_sparse=device_sparse,
-        compression=compression, sparse_as_dense=sparse_as_dense,
-        gradient_predivide_factor=gradient_predivide_factor, op=op, groups=groups,
-        process_set=process_set, local_layers=local_layers,
-        scale_local_gradients=scale_local_gradients, **options,
-    )  # fmt: skip
+    given = dict(locals())
+    more = given.pop("options")
+    return ours.PartialDistributedOptimizer(**given, **more)
 
 
 def allreduce(

@@ -163,7 +163,3 @@ def install_as_horovod() -> None:
             "program, or start the program with tf_hvd run --as-horovod."
         )
     sys.meta_path.insert(0, _Finder())
-
-
-if __name__ == "__main__":
-    sys.exit("python -m tf_hvd.horovod.names --path is now: tf_hvd --horovod-path")

@@ -112,7 +112,6 @@ def run(
 
 
 def _refuse(given: Mapping[str, Any]) -> None:
-    """Raises a ValueError for what is not there."""
     if given["use_gloo"]:
         raise ValueError("use_gloo=True: there is no Gloo; leave it out, MPI serves the job.")
     if given["hosts"] is not None and given["hostfile"] is not None:
@@ -128,16 +127,11 @@ def _options(given: Mapping[str, Any]) -> list[str]:
     values["min-np"] = given["min_num_proc"] or given["min_np"]
     values["max-np"] = given["max_num_proc"] or given["max_np"]
     values["slots-per-host"] = given["slots"]
-    values["network_interfaces"] = _joined(
-        given["network_interfaces"] or given["network_interface"]
-    )
+    nics = given["network_interfaces"] or given["network_interface"]
+    values["network_interfaces"] = nics if isinstance(nics, str | None) else ",".join(nics)
     options = [
         f"--{name.replace('_', '-')}={value}" for name, value in values.items() if value is not None
     ]
     if given["cooldown_range"] is not None:
         options += ["--blacklist-cooldown-range", *map(str, given["cooldown_range"])]
     return ["--as-horovod", *["--verbose"] * bool(given["verbose"]), *options]
-
-
-def _joined(names: str | Sequence[str] | None) -> str | None:
-    return names if names is None or isinstance(names, str) else ",".join(names)

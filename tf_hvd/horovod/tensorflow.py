@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd.collectives.compression import Compressor
-from tf_hvd.collectives.options import ReductionOptions
+from tf_hvd.collectives.options import ReductionOptions, about_reduction
 from tf_hvd.core.process_sets import ProcessSet
 from tf_hvd.horovod.gradient_aggregation import LocalGradientAggregationHelper
 from tf_hvd.horovod.helpers import refs_to_vars
@@ -42,16 +42,8 @@ def _make_allreduce_grads_fn(
     Arguments and errors are those of `tf_hvd.DistributedGradientTape`. The function's
     second argument may be left out where `groups` does not name variables.
     """
-    options = ReductionOptions.of_gradients(
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        op=op,
-        gradient_predivide_factor=gradient_predivide_factor,
-        groups=refs_to_vars(groups) if isinstance(groups, tuple) else groups,
-        process_set=process_set,
-    )
+    groups = refs_to_vars(groups) if isinstance(groups, tuple) else groups
+    options = ReductionOptions.of_gradients(**about_reduction(locals()))
     reducer = GradientReducer(name, options)
 
     def allreduce_grads(

@@ -24,35 +24,29 @@ EXTENSIONS = ["tensorflow", "torch", "mxnet"]
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
     """Whether a framework is served: "tensorflow" is, "torch" and "mxnet" are not."""
-    del verbose
     return ext_base_name == "tensorflow"
 
 
 def mpi_built(verbose: bool = False) -> bool:
     """See `tf_hvd.mpi_built`."""
-    del verbose
     return basics.mpi_built()
 
 
 def gloo_built(verbose: bool = False) -> bool:
     """See `tf_hvd.gloo_built`."""
-    del verbose
     return basics.gloo_built()
 
 
 def nccl_built(verbose: bool = False) -> int:
     """See `tf_hvd.nccl_built`."""
-    del verbose
     return basics.nccl_built()
 
 
 def ddl_built(verbose: bool = False) -> bool:
     """See `tf_hvd.ddl_built`."""
-    del verbose
     return basics.ddl_built()
 
 
 def ccl_built(verbose: bool = False) -> bool:
     """See `tf_hvd.ccl_built`."""
-    del verbose
     return basics.ccl_built()

@@ -47,7 +47,6 @@ _CURE = (
 
 
 def note_layer(layer: Any) -> None:
-    """A layer of these kinds has been made."""
     # One that is made in a graph of v1 has its table there, where nobody can read it.
     if tf.executing_eagerly() and not guard.is_unguarded():
         _layers[next(_numbers)] = layer
@@ -62,8 +61,6 @@ def note_model(model: Any) -> None:
 
 
 class Layer(NamedTuple):
-    """What a rank tells the others of a layer."""
-
     kind: str
     family: str
     """Its name without the number that this process has counted."""
@@ -379,7 +376,6 @@ def adapt(
 
 
 def _adapt_inside(space: Any, data: Any, process_set: ProcessSet) -> None:
-    """Has a FeatureSpace adapt its layers by `adapt`."""
     inside = _all_of(space)
     for layer in inside:
         layer.adapt = functools.partial(adapt, layer, process_set=process_set)

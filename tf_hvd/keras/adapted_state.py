@@ -42,8 +42,6 @@ def _tokens(lookup: Any) -> np.ndarray:
 
 
 class _Normalization:
-    """Of a Normalization: the mean and the variance."""
-
     def is_given(self, layer: Any) -> bool:
         """Whether the state came with the constructor, and cannot be adapted."""
         return layer.input_mean is not None
@@ -84,7 +82,6 @@ class _Normalization:
         }
 
     def write(self, layer: Any, state: Any) -> None:
-        """Takes over the state of another rank's layer."""
         if self.is_given(layer):
             layer.input_mean, layer.input_variance = state["mean"], state["variance"]
             if layer.built:
@@ -172,7 +169,6 @@ def _moments(values: np.ndarray, axes: tuple[int, ...]) -> _Moments | None:
 
 
 def _combined(a: _Moments | None, b: _Moments | None) -> _Moments | None:
-    """Both together, after Chan, Golub and LeVeque."""
     if a is None or b is None:
         return a or b
     number, delta = a.number + b.number, b.mean - a.mean
@@ -214,7 +210,6 @@ class _Discretization:
 
     def shape(self, layer: Any) -> Any:
         """Any two fit together."""
-        del layer
 
     def digest(self, layer: Any) -> tuple[str, str]:
         boundaries = np.asarray([float(each) for each in _listed(layer.bin_boundaries)])
@@ -245,7 +240,6 @@ class _Discretization:
             layer.summary = summary
 
     def measure(self, layer: Any, data: Any, steps: int | None) -> Any:
-        """The summary of this rank's data."""
         _count(layer, data, steps)
         summary = getattr(layer, "summary", None)
         return np.zeros([2, 0], np.float32) if summary is None else _array(summary)
@@ -272,7 +266,6 @@ class _Lookup:
 
     def is_given(self, layer: Any) -> bool:
         """Whether the vocabulary came with the constructor makes no difference."""
-        del layer
         return False
 
     def shape(self, layer: Any) -> Any:
@@ -326,7 +319,6 @@ class _Lookup:
         return counts, int(_array(getattr(lookup, "num_documents", 0)))
 
     def merge(self, layer: Any, shares: Sequence[Any]) -> None:
-        """Gives the layer the state of all ranks' data: Keras makes it of the sums."""
         lookup = compat.lookup_of(layer)
         for place, name in enumerate(self._TABLES):
             table = getattr(lookup, name, None)

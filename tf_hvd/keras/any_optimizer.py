@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tf_hvd.collectives import reduce_ops
 from tf_hvd.collectives.compression import Compression, Compressor
-from tf_hvd.collectives.options import ReductionOptions
+from tf_hvd.collectives.options import ReductionOptions, about_reduction
 from tf_hvd.collectives.powersgd import PowerSGD
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
 from tf_hvd.keras import optimizer as keras_optimizer
@@ -65,18 +65,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
       NotImplementedError: Adasum with an optimizer of Keras.
       ValueError: not an optimizer, or an argument that makes no sense.
     """
-    reduction: dict[str, Any] = {
-        "op": op,
-        "compression": compression,
-        "process_set": process_set,
-        "device_dense": device_dense,
-        "device_sparse": device_sparse,
-        "sparse": sparse,
-        "sparse_as_dense": sparse_as_dense,
-        "groups": groups,
-        "num_groups": num_groups,
-        "gradient_predivide_factor": gradient_predivide_factor,
-    }
+    reduction = about_reduction(locals())
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
         return keras_optimizer.DistributedOptimizer(
             optimizer,

@@ -123,7 +123,6 @@ class _Broadcast:
             self._send(new)
 
     def _new(self) -> list[Any]:
-        """The variables that were not broadcast yet."""
         optimizer = getattr(self.model, "optimizer", None)
         # One that is built of a part of the variables refuses the rest.
         if optimizer is not None and self.model.built:
@@ -178,7 +177,6 @@ class _MetricAverage:
 
     def __init__(self, device: str = "") -> None:
         super().__init__()
-        del device
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if logs:
@@ -302,13 +300,11 @@ class _CollectiveMetrics:
         self._summaries.begin()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Writes, after every so many batches."""
         self._batches += 1
         if self._every and self._batches % self._every == 0:
             self._write()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Writes, unless it does so after batches."""
         if not self._every:
             self._write()
 
@@ -366,5 +362,4 @@ def of(keras: Any) -> types.SimpleNamespace:
     return _VARIANTS.of(keras)
 
 
-def __getattr__(name: str) -> Any:
-    return _VARIANTS.attribute(name)
+__getattr__ = _VARIANTS.attribute

@@ -16,7 +16,6 @@ its present optimizers and the older `optimizers.legacy`. What is hooked:
   ProgbarLogger's `set_params` (tf_hvd.keras.patches, .callbacks).
 
 `missing_hooks` names what a later Keras no longer has, when it is imported.
-`missing_traits` tries what TensorFlow does and nobody promises; tests hold both empty.
 """
 
 import contextlib
@@ -27,13 +26,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from tf_hvd.core.tensorflow_hooks import (
-    BACKPROP,
-    enclosing_graphs,
-    global_generator,
-    parallel_dataset,
-    tf_variable,
-)
+from tf_hvd.core.tensorflow_hooks import enclosing_graphs, global_generator, tf_variable
 from tf_hvd.keras import instance_methods
 
 # What these callbacks remember of the epochs, and must not forget in a resume.
@@ -128,7 +121,6 @@ def inner_optimizers(optimizer: Any) -> list[Any] | None:
 
 
 def leaves(optimizer: Any) -> Iterator[Any]:
-    """The optimizers that make the updates: `optimizer`, or those inside of it."""
     inner = inner_optimizers(optimizer)
     if inner is None:
         yield optimizer
@@ -148,7 +140,6 @@ def variables_of(optimizer: Any) -> list[Any]:
 
 
 def innermost(optimizer: Any) -> Any:
-    """The optimizer inside of loss scaling wrappers."""
     while getattr(optimizer, "inner_optimizer", None) is not None:
         optimizer = optimizer.inner_optimizer
     return optimizer
@@ -234,7 +225,6 @@ def _hook_keras(optimizer: Any, synchronizer: GradientSynchronizer) -> None:
     def hooked_apply_filtered(
         target: Any, apply_filtered: Any, grads: Any, trainable_variables: Any
     ) -> Any:
-        del target
         current[:] = trainable_variables
         with tf.name_scope(SCOPE):
             result = apply_filtered(grads, trainable_variables)
@@ -264,7 +254,6 @@ def _hook_aggregation(optimizer: Any, name: str, synchronizer: GradientSynchroni
     def hooked_apply_gradients(
         target: Any, apply_gradients: Any, grads_and_vars: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        del target
         pairs = list(grads_and_vars)
         result = apply_gradients(pairs, *args, **kwargs)
         if not synchronizer.in_users_method:
@@ -282,7 +271,6 @@ def overridden(optimizer: Any) -> list[str]:
 
 
 def computed_by_legacy(optimizer: Any, loss: Any, var_list: Any, tape: Any) -> list[Any]:
-    """Pairs of gradients and variables, of an older optimizer of tf_keras."""
     return list(optimizer._compute_gradients(loss, var_list, None, tape))
 
 
@@ -297,7 +285,6 @@ def hook_build(optimizer: Any, after: Callable[[Any], None]) -> None:
 
 
 def trained_by(optimizer: Any) -> Any:
-    """The variables that a built optimizer of Keras 3 updates."""
     return optimizer._trainable_variables
 
 
@@ -362,7 +349,6 @@ def library_classes(callback: Any) -> list[str]:
 
 
 def layers_of(model: Any) -> list[Any]:
-    """All layers of a model, also those inside of others."""
     return list(model._flatten_layers())
 
 
@@ -474,7 +460,6 @@ def forget_vocabulary_size(lookup: Any) -> None:
 
 
 def _adapted(module: Any) -> list[tuple[str, Any, str]]:
-    """Where a layer with an adapted state is made, and where a model compiles its functions."""
     layers = [getattr(module.layers, name) for name in _ADAPTED if hasattr(module.layers, name)]
     return [
         *(("adapted", layer, "__init__") for layer in layers),
@@ -513,7 +498,6 @@ _CHECKPOINT, SAVES = ("on_train_batch_end", "on_epoch_end"), ("_save_model", "_b
 
 
 def save_backup(backup: Any) -> None:
-    """Has Keras' BackupAndRestore write."""
     if hasattr(backup, SAVES[0]):
         getattr(backup, SAVES[0])()
     else:
@@ -551,47 +535,4 @@ def missing_hooks(module: Any) -> list[str]:
         for name in HOOKS[kind]:
             if not callable(getattr(sample, name, None)):
                 found.append(f"{module.__name__}: {sample.__name__}.{name}")
-    return found
-
-
-def missing_traits() -> list[str]:
-    """What tf_hvd takes for granted of TensorFlow 2.21, tried; it would be missed in silence.
-
-    That a tape's ops are under a name scope, and that parallel datasets are classes
-    of certain names, which trace their function while they are made.
-    """
-
-    def function(x: Any) -> Any:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = x * x
-        return tape.gradient(y, x)
-
-    traced = tf.function(function, autograph=False)
-    graph = traced.get_concrete_function(tf.TensorSpec([], tf.float32)).graph
-    found = []
-    if not any(BACKPROP in op.name for op in graph.get_operations()):
-        found.append(f"the name scope {BACKPROP} of a tape")
-    numbers = tf.data.Dataset.range(2)
-    tries: Sequence[tuple[str, bool, Callable[[Any], Any]]] = (
-        ("map", False, lambda f: numbers.map(f)),
-        ("map in parallel", True, lambda f: numbers.map(f, num_parallel_calls=2)),
-        (
-            "interleave in parallel",
-            True,
-            lambda f: numbers.interleave(
-                lambda x: tf.data.Dataset.from_tensors(f(x)), num_parallel_calls=2
-            ),
-        ),
-    )
-    for name, expected, make in tries:
-        seen: list[str | None] = []
-
-        def note(x: Any, seen: list[str | None] = seen) -> Any:
-            seen.append(parallel_dataset())
-            return x
-
-        make(note)
-        if not seen or any((each is not None) != expected for each in seen):
-            found.append(f"who traces the function of a dataset's {name}")
     return found

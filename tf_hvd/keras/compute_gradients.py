@@ -6,7 +6,7 @@ after a LossScaleOptimizer has unscaled the gradients.
 
 import contextlib
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tf_hvd.keras import compat, instance_methods
@@ -35,8 +35,6 @@ def hook(optimizer: Any, passes: int) -> Any:
 
 
 class _Computed:
-    """The hooks of one optimizer."""
-
     def __init__(self, passes: int) -> None:
         self._alone = passes > 1
         self._whole_updates = 0  # that are being made now
@@ -62,22 +60,15 @@ class _Computed:
             if name not in names:
                 instance_methods.add(optimizer, name, made(weakref.ref(optimizer)))
 
-    @contextlib.contextmanager
-    def _in_update(self) -> Iterator[None]:
+    def _whole_update(self, target: Any, update: Any, *args: Any, **kwargs: Any) -> Any:
         self._whole_updates += 1
         try:
-            yield
+            return update(*args, **kwargs)
         finally:
             self._whole_updates -= 1
 
-    def _whole_update(self, target: Any, update: Any, *args: Any, **kwargs: Any) -> Any:
-        del target
-        with self._in_update():
-            return update(*args, **kwargs)
-
     def _users_update(self, target: Any, update: Any, *args: Any, **kwargs: Any) -> Any:
         """By a method of the user's, which may clip: what it has computed is reduced first."""
-        del target
         before = self._ends
         with contextlib.ExitStack() as self._ends:
             try:
@@ -113,7 +104,6 @@ class _Computed:
     def _apply(
         self, target: Any, apply_gradients: Any, grads_and_vars: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        del target
         pairs = list(grads_and_vars)
         given, self._given = self._given, []
         if any(gradient is one for gradient, _ in pairs for one in given):

@@ -48,8 +48,6 @@ def take_done() -> int:
 
 
 class DataOrder:
-    """Counts the iterators that a `fit` makes of its dataset."""
-
     def __init__(self) -> None:
         self._reset()
 

@@ -58,7 +58,6 @@ class FitConfig(NamedTuple):
 
 
 def _known(callback: Any) -> str:
-    """The name of the nearest class that is Keras' or ours."""
     return next(iter(compat.library_classes(callback)), "")
 
 

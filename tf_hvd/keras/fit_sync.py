@@ -72,9 +72,16 @@ def _in_words(occasion: str) -> Iterator[None]:
 
 
 class _Fit:
-    def __init__(self, callbacks: Sequence[Any]) -> None:
-        self._callbacks = callbacks
-        self._model: Any = None
+    """Comes before the user's callbacks."""
+
+    async_safe = True  # Keras 3 may call on_train_batch_end from its own thread
+    model: Any
+    params: Any
+    callbacks: Sequence[Any]
+    """The user's."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self._process_set = global_process_set
         self._steps: int | None = None
         self._averages = self._strict = self.stops_in_batches = False
@@ -117,17 +124,15 @@ class _Fit:
     def _together(self) -> bool:
         return agreement.takes_part(self._process_set)
 
-    def train_begin(self, model: Any, params: Any) -> None:
-        """Compares the plans, and brings the first rank's backup."""
-        self._model = model
-        self._process_set = metrics.process_set_of(model)
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._process_set = metrics.process_set_of(self.model)
         # A program may give one CallbackList to several `fit`s.
         self._began = self._in_epoch = False
         self._averaged = {}
         self._resume = self.restorer = None
         if not self._together:
             return
-        mine = fit_config.config_of(model, self._callbacks, params or {})
+        mine = fit_config.config_of(self.model, self.callbacks, self.params or {})
         everyone = self._gather(_BEGINNING, mine)
         fit_config.check(everyone, self._ranks)
         adapted.check([plan.layers for plan in everyone], self._process_set)
@@ -141,28 +146,28 @@ class _Fit:
             self._hand_out_backup(of_ours=kinds[0] == "ours", within_epochs=equal)
 
     def _hand_out_backup(self, of_ours: bool, within_epochs: bool) -> None:
-        own = fit_config.backup_of(self._callbacks)
+        own = fit_config.backup_of(self.callbacks)
         directory = getattr(own, "backup_dir", None)
         files = resume.hand_out(directory, self._process_set)
         self._restores_all = of_ours
         if isinstance(own, resume.BackupAndRestore):
-            own.lead(self._callbacks)
+            own.lead(self.callbacks)
             own.receive(files)
             if of_ours:
                 own.agree(within_epochs)
         elif own is None:
             self._resume = files
 
-    def restore(self, base: Any, params: Any) -> None:
+    def restore(self, base: Any) -> None:
         """On a rank without BackupAndRestore: restores what the first rank has."""
         if self._resume is None:
             return
         library = importlib.import_module(base.__module__.partition(".")[0])
         ours = importlib.import_module("tf_hvd.keras.callbacks").of(library)
         self.restorer = ours.BackupAndRestore("of_rank_0")
-        self.restorer.set_params(params)
-        self.restorer.set_model(self._model)
-        self.restorer.lead(self._callbacks)
+        self.restorer.set_params(self.params)
+        self.restorer.set_model(self.model)
+        self.restorer.lead(self.callbacks)
         self.restorer.receive(self._resume)
         self._resume = None
         if self._restores_all:
@@ -185,8 +190,7 @@ class _Fit:
                 "tf_hvd.keras.callbacks.BackupAndRestore: all ranks go on where rank 0 was."
             )
 
-    def epoch_begin(self, epoch: int) -> None:
-        """Once, compares the epoch."""
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         if not self._together:
             return
         if not self._began:
@@ -197,14 +201,14 @@ class _Fit:
 
     def _reductions(self) -> int:
         """Of gradients, where they are counted: several in one call of Keras."""
-        synchronizer = compat.synchronizer_of(getattr(self._model, "optimizer", None))
+        synchronizer = compat.synchronizer_of(getattr(self.model, "optimizer", None))
         return getattr(synchronizer, "updates", None) or 0
 
-    def batch_end(self, batch: int) -> None:
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Counts; may be called from several threads."""
         self._batches.append(batch)
 
-    def steps_end(self) -> None:
+    def on_test_begin(self, logs: Any = None) -> None:
         """The epoch's last step has been made; called before validation. Compares the steps."""
         if not self._together or not self._in_epoch:
             return
@@ -230,14 +234,14 @@ class _Fit:
             )
         return int(here) == self._process_set.size()
 
-    def epoch_end(self, logs: dict[str, Any]) -> None:
-        """Averages the metrics."""
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if not self._together:
             return
-        self.steps_end()
+        self.on_test_begin()
+        logs = {} if logs is None else logs
         everyone = self._gather("the end of an epoch", metrics.numbers_of(logs))
         # A loss of the user's own may be one of all ranks; one batch may have one by chance.
-        if len(self._batches) > 1 and not _has_own_loss(self._model):
+        if len(self._batches) > 1 and not _has_own_loss(self.model):
             _tell_of_same_data(everyone)
         if self._averages:
             if self._strict:
@@ -264,31 +268,32 @@ class _Fit:
             "steps_per_epoch=...), and stop all ranks in the same step."
         )
 
-    def test_end(self, logs: dict[str, Any]) -> None:
+    def on_test_end(self, logs: Any = None) -> None:
         if self._together and self._averages and self._began:
+            logs = {} if logs is None else logs
             logs.update(metrics.means(self._gather("validation", metrics.numbers_of(logs))))
 
     def agree_to_stop(self) -> None:
-        """If one rank wants to stop, all do."""
         if not self._together:
             return
         with _in_words(_END), on_host():
             any_rank = collectives.allreduce(
-                tf.constant(int(bool(self._model.stop_training))),
+                tf.constant(int(bool(self.model.stop_training))),
                 op=reduce_ops.Max,
                 name=_STOP,
                 process_set=self._process_set,
             )
         if int(any_rank):
-            self._model.stop_training = True
+            self.model.stop_training = True
 
-    def train_end(self, logs: dict[str, Any]) -> None:
+    def on_train_end(self, logs: Any = None) -> None:
         """The end of `fit`, which may have had no epoch."""
         if not self._together:
             return
         if not self._began:
             self._first_epoch(None)
-        logs.update({name: value for name, value in self._averaged.items() if name in logs})
+        if logs:
+            logs.update({name: value for name, value in self._averaged.items() if name in logs})
 
 
 def _has_own_loss(model: Any) -> bool:
@@ -319,47 +324,15 @@ def _tell_of_same_data(everyone: Sequence[Mapping[str, float]]) -> None:
     )
 
 
-class _Opening:
-    """Comes before the user's callbacks."""
-
-    async_safe = True  # Keras 3 may call on_train_batch_end from its own thread
-    model: Any
-    params: Any
-    fit: _Fit
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        self.fit.train_begin(self.model, self.params)
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self.fit.epoch_begin(epoch)
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.fit.batch_end(batch)
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self.fit.epoch_end({} if logs is None else logs)
-
-    def on_test_begin(self, logs: Any = None) -> None:
-        self.fit.steps_end()
-
-    def on_test_end(self, logs: Any = None) -> None:
-        self.fit.test_end({} if logs is None else logs)
-
-    def on_train_end(self, logs: Any = None) -> None:
-        self.fit.train_end({} if logs is None else logs)
-
-
 class _Closing:
     """Comes after the user's callbacks."""
 
     async_safe = True  # where it does something, Keras calls from the main thread
     base: Any
-    model: Any
-    params: Any
     fit: _Fit
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self.fit.restore(self.base, self.params)
+        self.fit.restore(self.base)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         if self.fit.restorer is not None:
@@ -386,7 +359,6 @@ def surround(base: Any, callbacks: Sequence[Any]) -> list[Any]:
       base: keras.callbacks.Callback of the Keras that calls them.
       callbacks: the user's.
     """
-    fit = _Fit(callbacks)
-    opening = internal_callback(_Opening, base, fit=fit)
+    fit = internal_callback(_Fit, base, callbacks=callbacks)
     closing = internal_callback(_Closing, base, fit=fit, base=base)
-    return [opening, *callbacks, *resume.last(base, callbacks), closing]
+    return [fit, *callbacks, *resume.last(base, callbacks), closing]

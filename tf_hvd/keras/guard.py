@@ -18,7 +18,7 @@ all that is not trained: moving statistics, metrics, seeds.
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -106,7 +106,6 @@ def _leaves(model: Any) -> list[Any]:
 
 
 def fit_ended(model: Any) -> None:
-    """A `fit` of the model has ended, in whatever way."""
     first_update.end_fit(_leaves(model))
 
 
@@ -131,7 +130,6 @@ class Watch:
         Raises:
           RuntimeError: it is within a tf.distribute strategy of several replicas.
         """
-        del logs
         leaves, params = _leaves(self.model), self.params or {}
         self._counts = [_counts(leaf) for leaf in leaves]
         self._has_trained = False  # whether there was a batch
@@ -143,18 +141,14 @@ class Watch:
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Begins to count: until now a callback may have brought back what was counted before."""
-        del epoch, logs
         if not self._has_trained:
             self._counts = [_counts(leaf) for leaf in _leaves(self.model)]
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Notes that there was a batch."""
-        del batch, logs
         self._has_trained = True
 
     def on_train_end(self, logs: Any = None) -> None:
         """The `fit` has ended; or a loop of the user's own, with Keras' CallbackList."""
-        del logs
         fit_ended(self.model)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -163,7 +157,6 @@ class Watch:
         Raises:
           GuardError: on all ranks.
         """
-        del epoch, logs
         if not watches() or not tf.executing_eagerly():
             return
         self._check_counts()
@@ -216,17 +209,15 @@ _SETTINGS_DIFFER = (
 )
 
 
-class _Setting:
-    """What ranks must have alike besides weights: a name, and a number of up to 62 bits."""
+class _Setting(NamedTuple):
+    """What ranks must have alike besides weights."""
 
-    def __init__(self, name: str, bits: int, is_float: bool = False) -> None:
-        self.name = name
-        self.bits = bits
-        self._is_float = is_float
+    name: str
+    bits: int  # up to 62
+    is_float: bool = False
 
     def shown(self, bits: int) -> str:
-        """The value that stands behind another rank's bits."""
-        return f"{np.uint32(bits).view(np.float32):g}" if self._is_float else str(bits)
+        return f"{np.uint32(bits).view(np.float32):g}" if self.is_float else str(bits)
 
 
 def _settings(optimizer: Any) -> list[_Setting]:
@@ -322,16 +313,3 @@ def no_jit(model: Any) -> bool:
             "on a real GPU yet. jit_compile=True compiles them all the same."
         )
     return True
-
-
-__all__ = [
-    "Watch",
-    "before_batch_norm",
-    "before_update",
-    "check_weights",
-    "failed",
-    "fit_ended",
-    "no_jit",
-    "shows_progress",
-    "watches",
-]

@@ -145,7 +145,6 @@ def track_when_saved(optimizer: Any, state: Callable[[], Sequence[Any]]) -> None
     def children(
         target: Any, tracked: Any, save_type: str = "checkpoint", **kwargs: Any
     ) -> dict[str, Any]:
-        del target
         found: dict[str, Any] = tracked(save_type, **kwargs)
         if save_type != "savedmodel":
             return found

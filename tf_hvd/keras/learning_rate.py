@@ -84,7 +84,6 @@ class Schedule:
             self.multiplier = lambda epoch: base ** (epoch - start_epoch)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Finds out how many batches an epoch has."""
         check_settable(innermost(self.model.optimizer), type(self).__name__)
         if self.staircase:
             return
@@ -96,12 +95,10 @@ class Schedule:
             )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Remembers the epoch."""
         self._epoch = epoch
         self._changes = True
 
     def on_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Sets the learning rate."""
         ended = self.end_epoch is not None and self._epoch >= self.end_epoch
         if self._epoch < self.start_epoch or ended:
             return

@@ -36,7 +36,6 @@ def shows_progress(model: Any) -> bool:
 
 
 def numbers_of(logs: Mapping[str, Any]) -> dict[str, float]:
-    """Those of the logs that are single numbers."""
     numbers = {}
     for name in sorted(logs):
         value = np.asarray(logs[name])

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tf_hvd.collectives import collectives, reduce_ops
 from tf_hvd.collectives.compression import Compression, Compressor
-from tf_hvd.collectives.options import ReductionOptions
+from tf_hvd.collectives.options import ReductionOptions, about_reduction
 from tf_hvd.collectives.powersgd import PowerSGD
 from tf_hvd.core import config
 from tf_hvd.core._strategy import refuse_replicas
@@ -89,11 +89,9 @@ class GradientSynchronizer:
 
     @property
     def in_users_method(self) -> bool:
-        """Whether a method of the user's, which was given reduced gradients, makes an update."""
         return self._given.by is not None
 
     def giving(self, reduced: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
-        """Within it a method of the user's makes an update of these gradients."""
         return self._given.update(self, reduced)
 
     def was_given(self, gradients: Sequence[Any], variables: Sequence[Any]) -> bool:
@@ -119,7 +117,6 @@ class GradientSynchronizer:
         return True
 
     def before_pass(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        """Gradients are about to be added up, which hides where they come from."""
         self.reduced_by_user.before_pass(gradients, variables)
 
     def begin(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
@@ -447,18 +444,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     )
     if steps < 0:
         raise ValueError(f"check_weights_steps={steps} must be 0 or more.")
-    options = ReductionOptions.of_gradients(
-        op=op,
-        compression=compression,
-        process_set=process_set,
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        sparse=sparse,
-        sparse_as_dense=sparse_as_dense,
-        groups=groups,
-        num_groups=num_groups,
-        gradient_predivide_factor=gradient_predivide_factor,
-    )
+    options = ReductionOptions.of_gradients(**about_reduction(locals()))
     if op == reduce_ops.Adasum:
         raise NotImplementedError(
             "op=Adasum combines updates, which Keras optimizers do not expose; use op=Average, "

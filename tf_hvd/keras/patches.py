@@ -11,6 +11,7 @@ import wrapt
 from tf_hvd.core.tensorflow_hooks import verbatim
 from tf_hvd.keras import adapted, compat, data_order, fit_sync, guard, resume
 from tf_hvd.keras.keras_variants import internal_callback
+from tf_hvd.training.guard import watches
 
 # A class' method has this attribute if it was replaced.
 _MARK = "_tf_hvd_watched"
@@ -86,8 +87,6 @@ def _watched_update(original: Any, name: str) -> Any:
 
 
 def _watched_batch_norm(original: Any, name: str) -> Any:
-    del name
-
     def call(self: Any, inputs: Any, training: Any = None, mask: Any = None) -> Any:
         known = tf.get_static_value(training) if tf.is_tensor(training) else bool(training)
         if self.synchronized and self.trainable and (known is None or known):
@@ -123,15 +122,13 @@ def _resumed_epoch(original: Any, name: str) -> Any:
 
 
 def _watched_callbacks(base: Any, original: Any, name: str) -> Any:
-    del name
-
     def init(
         self: Any, callbacks: Any = None, add_history: bool = False, *args: Any, **kwargs: Any
     ) -> None:
         # `fit` wants a history, `evaluate` and `predict` do not.
         if add_history:
             callbacks = tf.nest.flatten(callbacks or [])
-            if guard.watches():
+            if watches():
                 callbacks = fit_sync.surround(
                     base, [*callbacks, internal_callback(guard.Watch, base)]
                 )
@@ -143,8 +140,6 @@ def _watched_callbacks(base: Any, original: Any, name: str) -> Any:
 
 
 def _shown_progress(original: Any, name: str) -> Any:
-    del name
-
     def set_params(self: Any, params: Any) -> None:
         if guard.shows_progress(self.model):
             original(self, params)
@@ -155,8 +150,6 @@ def _shown_progress(original: Any, name: str) -> Any:
 
 
 def _common_finite(original: Any, name: str) -> Any:
-    del name
-
     def check_finite(self: Any, grads: Any) -> Any:
         finite = original(self, grads)
         synchronizer = compat.synchronizer_of(self)
@@ -166,8 +159,6 @@ def _common_finite(original: Any, name: str) -> Any:
 
 
 def _uncompiled(original: Any, name: str) -> Any:
-    del name
-
     def resolve_auto_jit_compile(self: Any) -> Any:
         return bool(original(self)) and not guard.no_jit(self)
 
@@ -175,8 +166,6 @@ def _uncompiled(original: Any, name: str) -> Any:
 
 
 def _noted_layer(original: Any, name: str) -> Any:
-    del name
-
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         adapted.note_layer(self)
@@ -187,8 +176,6 @@ def _noted_layer(original: Any, name: str) -> Any:
 
 
 def _noted_model(original: Any, name: str) -> Any:
-    del name
-
     def make_function(self: Any, *args: Any, **kwargs: Any) -> Any:
         adapted.note_model(self)
         return original(self, *args, **kwargs)

@@ -41,7 +41,6 @@ def _named(callbacks: Sequence[Any]) -> dict[str, Any]:
 
 
 def _remembered(callback: Any) -> dict[str, Any]:
-    """What a callback must not forget, by the attributes' names."""
     names: set[str] = set(getattr(callback, "backup_attributes", ()))
     for kind in compat.library_classes(callback):
         names.update(compat.REMEMBERED.get(kind, ()))
@@ -70,7 +69,6 @@ def _callback_entries(callbacks: Sequence[Any]) -> dict[str, bytes]:
 
 
 def _restore_callbacks(callbacks: Sequence[Any], entries: Mapping[str, Any]) -> None:
-    """Gives them what was kept of those that are here again."""
     for name, callback in _named(callbacks).items():
         if _CALLBACK + name in entries:
             for key, value in plain_values.loads(entries[_CALLBACK + name]).items():

@@ -34,7 +34,6 @@ _STATES = "tf_hvd_ranks"  # the file of rank_state, in the folder of the backup
 
 
 def _read(directory: str) -> Files:
-    """All files of Keras below a folder, by their path in it."""
     found = {}
     for folder, _, names in tf.io.gfile.walk(directory):
         for name in names:
@@ -201,7 +200,6 @@ class BackupAndRestore(FollowsData):
         return is_root(self.model)
 
     def write_states(self) -> None:
-        """Keras has written, on rank 0."""
         if self._states is not None:
             self._states.write(self._path)
 
@@ -250,7 +248,6 @@ class BackupAndRestore(FollowsData):
             self._write_now()
 
     def end(self, logs: Any = None) -> None:
-        """Deletes the backup, as Keras does."""
         super().on_train_end(logs)  # type: ignore[misc]
         if self.delete_checkpoint and is_root(self.model) and tf.io.gfile.exists(self._path):
             tf.io.gfile.remove(self._path)
@@ -290,8 +287,6 @@ class BackupAndRestore(FollowsData):
 
 
 def _and_states(kind: type, name: str) -> Any:
-    """The method by which Keras writes, after which the states are written."""
-
     def write(self: Any, *args: Any, **kwargs: Any) -> None:
         if self.may_write():
             getattr(super(kind, self), name)(*args, **kwargs)

@@ -40,7 +40,6 @@ class Given(threading.local):
 
     @contextlib.contextmanager
     def update(self, by: Any, gradients: Sequence[Any]) -> Iterator[None]:
-        """Within it a method makes an update of these gradients."""
         before = self.by, self._gradients
         self.by, self._gradients = by, list(gradients)
         try:

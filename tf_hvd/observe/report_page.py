@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from tf_hvd.observe import html_page
 from tf_hvd.observe.step_report import Report, notes, plural, summary
 from tf_hvd.observe.step_times import Call, Key, Step, mean_of, median_of
 
@@ -17,7 +16,24 @@ _ROWS = 12
 """Ranks of which a step is drawn."""
 _PARTS = ("compute", "transfer", "waiting")
 
+# Colours follow the browser's choice of light or dark.
 _STYLE = """
+:root { --back: #fff; --text: #1d2329; --faint: #69737d; --line: #d8dee4; --track: #eef1f4;
+  --compute: #4c78a8; --transfer: #e8a33d; --waiting: #d1495b; }
+@media (prefers-color-scheme: dark) {
+  :root { --back: #15191e; --text: #e4e8ec; --faint: #98a3ad; --line: #333b44; --track: #232a31;
+    --compute: #6b9bd1; --transfer: #efb65c; --waiting: #ee7183; }
+}
+body { margin: 0 auto; max-width: 68rem; padding: 1.2rem; background: var(--back);
+  color: var(--text); font: 15px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.35rem; margin: 0 0 .2rem; } h2 { font-size: 1.05rem; margin: 2rem 0 .4rem; }
+p { margin: .3rem 0; max-width: 46rem; } .faint, figcaption { color: var(--faint); }
+.advice { border-left: 4px solid var(--transfer); padding: .4rem .8rem; background: var(--track); }
+figure { margin: .5rem 0; } svg { display: block; width: 100%; }
+.wide { overflow-x: auto; max-height: 32rem; overflow-y: auto; }
+table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .15rem .7rem; text-align: right; border-bottom: 1px solid var(--line); }
+th { position: sticky; top: 0; background: var(--back); font-weight: 600; }
 .compute { fill: var(--compute); background: var(--compute); }
 .transfer { fill: var(--transfer); background: var(--transfer); }
 .waiting { fill: var(--waiting); background: var(--waiting); }
@@ -53,7 +69,12 @@ def page(report: Report, title: str = "Timeline") -> str:
         body += ["<h2>Calls by size and time</h2>", _by_size(report)]
         body += ["<h2>Who comes late</h2>", _imbalance(report)]
         body += ["<h2>Ranks</h2>", _table(report)]
-    return html_page.page(title, "\n".join(body), _STYLE)
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        + "\n".join([*body, "</body>", "</html>", ""])
+    )
 
 
 def _key() -> str:
@@ -97,7 +118,6 @@ def _over_time(report: Report) -> str:
 
 
 def _chosen(report: Report) -> list[tuple[str, Step]]:
-    """Steps that are worth a look."""
     steps = report.counted
     lengths = [(median_of(one.length for one in step.ranks.values()), step) for step in steps]
     ordered = [step for _, step in sorted(lengths, key=lambda each: each[0])]
@@ -165,7 +185,6 @@ def _call(call: Call, begin: int, end: int) -> str:
 
 
 def _by_size(report: Report) -> str:
-    """Of each name: what it has, and how long its data takes."""
     calls = report.steps.calls[min(report.steps.steps[0].ranks)]
     by_name: dict[str, list[tuple[int, float]]] = {}
     for step in report.steps.steps:
@@ -226,7 +245,6 @@ def _size(count: float) -> str:
 
 
 def _imbalance(report: Report) -> str:
-    """How long after the first rank each makes its calls."""
     behind: dict[int, list[float]] = {row.rank: [] for row in report.rows}
     for step in report.counted:
         for key in step.calls:

@@ -62,7 +62,6 @@ class Report:
 
     @property
     def counted(self) -> Sequence[Step]:
-        """The steps that count in the rows."""
         return self.steps.steps[self.first :]
 
 
@@ -166,7 +165,6 @@ def _of_transfer(counted: Sequence[Step], steps: Steps, share: float) -> str:
 
 
 def lines(found: Report) -> list[str]:
-    """As `tf_hvd timeline` prints it."""
     said = [summary(found)]
     if found.rows:
         said += ["", "rank  step     compute  transfer  waiting  most for  late in      by"]
@@ -199,7 +197,6 @@ def plural(number: int, what: str) -> str:
 
 
 def summary(found: Report) -> str:
-    """What the figures are of."""
     size = len(found.rows) + len(found.missing) + len(found.apart)
     head = f"{plural(found.count, 'step')} of {plural(size, 'rank')}"
     if not found.rows:
@@ -208,7 +205,6 @@ def summary(found: Report) -> str:
 
 
 def notes(report: Report) -> list[str]:
-    """What one has to know to trust the figures."""
     said = []
     if report.missing:
         who = ranks_text(report.missing, _NAMED)

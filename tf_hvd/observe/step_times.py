@@ -105,8 +105,6 @@ class Step:
 
 @dataclass
 class Steps:
-    """What timelines say of a job."""
-
     steps: list[Step]
     calls: dict[int, dict[Key, Call]]
     """Of each rank, by what names them on all."""
@@ -165,7 +163,6 @@ def of_one_job(one: Trace, its: Mapping[Key, Call], other: Trace) -> bool:
 
 
 def _last_ones(calls: Mapping[int, Mapping[Key, Call]]) -> dict[Key, tuple[int, int]]:
-    """Of each call the rank that made it last, and when."""
     found: dict[Key, tuple[int, int]] = {}
     for rank, its in calls.items():
         for key, call in its.items():

@@ -19,8 +19,6 @@ class TraceError(ValueError):
 
 @dataclass
 class Span:
-    """Something that lasted. Times are nanoseconds of rank 0's clock."""
-
     name: str
     begin: int
     end: int
@@ -31,8 +29,6 @@ class Span:
 
 @dataclass
 class Trace:
-    """What one rank's timeline has."""
-
     rank: int = -1
     size: int = 0
     host: str = ""
@@ -52,7 +48,6 @@ class Trace:
         self.size, self.host, self.process = size, host, process
 
     def continue_with(self, later: Trace) -> None:
-        """Adds what the same rank's next file has."""
         for name, spans in later.spans.items():
             self.spans.setdefault(name, []).extend(spans)
         for name, values in later.counters.items():

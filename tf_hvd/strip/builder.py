@@ -96,7 +96,6 @@ class Builder:
         return self.edge(name, output, 0)
 
     def edge(self, name: str, output: str, index: int) -> str:
-        """An edge as a graph or a function writes it."""
         return f"{name}:{output}:{index}" if self._in_function else f"{name}:{index}"
 
     def cast(self, tensor: str, source: tf.DType, target: tf.DType) -> str:

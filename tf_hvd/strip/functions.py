@@ -64,7 +64,6 @@ class Library:
 
 
 def _needed(function: Any) -> Iterator[Any]:
-    """The nodes that the function's results need."""
     nodes = {node.name: node for node in function.node_def}
     waiting = [edge.partition(":")[0] for edge in function.ret.values()]
     seen: set[str] = set()
@@ -79,7 +78,6 @@ def _needed(function: Any) -> Iterator[Any]:
 
 
 def rewrite_function(function: Any) -> None:
-    """Replaces ops of ours in a FunctionDef."""
     arguments = {argument.name for argument in function.signature.input_arg}
     taken = arguments | {node.name for node in function.node_def}
     ops: dict[str, str] = {}

@@ -38,8 +38,6 @@ class Found:
 
 
 class Graph:
-    """A GraphDef, its nodes numbered in their order."""
-
     def __init__(self, message: Any) -> None:
         """Looks for our ops.
 
@@ -70,7 +68,6 @@ class Graph:
 
     @functools.cached_property
     def _places(self) -> dict[str, int]:
-        """The number of each node by its name."""
         places: dict[str, int] = {}
         for place, node in enumerate(self.message.node):
             if places.setdefault(node.name, place) != place:

@@ -49,8 +49,6 @@ class Request:
 
 @dataclass
 class Report:
-    """What was in a graph: our ops, and how much was looked at."""
-
     found: list[Found] = field(default_factory=list)
     nodes: int = 0
     functions: int = 0
@@ -133,7 +131,6 @@ class MetaGraph:
         )
 
     def _kept(self, graph: Graph, outputs: list[int]) -> bytearray:
-        """What the outputs need, what loading and saving need, and what variables need."""
         roots = [*outputs, *find_outputs(graph, self._loading())]
         variables = [
             variable_pb2.VariableDef.FromString(text)
@@ -155,7 +152,6 @@ class MetaGraph:
             roots += parts
 
     def _loading(self) -> list[str]:
-        """What loading and saving run or feed."""
         saver = self._message.saver_def
         names = [saver.filename_tensor_name, saver.save_tensor_name, saver.restore_op_name]
         names += [asset.tensor_info.name for asset in self._message.asset_file_def]
@@ -179,7 +175,6 @@ class MetaGraph:
         return [serialized(self._message), *graph_def]
 
     def _cut_signatures(self, graph: Graph, kept: bytearray) -> None:
-        """Removes signatures that name nodes that are gone."""
         for key, signature in list(self._signatures.items()):
             infos = [*signature.inputs.values(), *signature.outputs.values()]
             if not all(_is_kept(graph, kept, name) for i in infos for name in _tensors(i)):

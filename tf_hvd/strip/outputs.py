@@ -58,7 +58,6 @@ def needed_by(
 
 
 def listed(found: Sequence[Found]) -> str:
-    """The first few of what was found, in words."""
     words = ", ".join(str(one) for one in found[:_SHOWN])
     more = len(found) - _SHOWN
     return words + (f" and {more} more" if more > 0 else "")

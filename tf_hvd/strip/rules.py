@@ -48,7 +48,6 @@ class Rule:
 
 
 def _same(build: Builder) -> None:
-    """Any number of tensors as they are."""
     _pass_on(build, build.data)
 
 
@@ -124,21 +123,13 @@ def _constant(build: Builder, value: Any, dtype: tf.DType) -> None:
     last.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, dtype))
 
 
-def _always(value: int) -> Callable[[Builder], None]:
-    return lambda build: _constant(build, value, tf.int32)
+def _always(value: int, dtype: tf.DType = tf.int32) -> Callable[[Builder], None]:
+    return lambda build: _constant(build, value, dtype)
 
 
 def _no_bits(build: Builder) -> None:
     """Nobody is there to compare them with."""
     _constant(build, np.zeros(len(build.data), np.int64), tf.int64)
-
-
-def _no_number(build: Builder) -> None:
-    _constant(build, 0, tf.int64)
-
-
-def _passed(build: Builder) -> None:
-    _constant(build, True, tf.bool)
 
 
 def _summed(build: Builder) -> None:
@@ -194,11 +185,11 @@ RULES: dict[str, Rule] = {
     # Their values are the same whatever the job.
     "HorovodSumRows": Rule(_summed, _ROOT, 3, {"sums": 0}),
     "HorovodFingerprints": Rule(_no_bits, _ROOT, _LISTED, {"fingerprints": 0}),
-    "HorovodVerdict": Rule(_passed, _ROOT, 1, {"passed": 0}),
+    "HorovodVerdict": Rule(_always(True, tf.bool), _ROOT, 1, {"passed": 0}),
     # Nobody is there who might mean other variables.
-    "HorovodBroadcastNumber": Rule(_no_number, _ROOT, 1, {"number": 0}),
+    "HorovodBroadcastNumber": Rule(_always(0, tf.int64), _ROOT, 1, {"number": 0}),
     "HorovodIdentify": Rule(_nothing, _ROOT, 2),
-    "HorovodCountReduction": Rule(_no_number, _ROOT, _VARIABLES, {"count": 0}),
+    "HorovodCountReduction": Rule(_always(0, tf.int64), _ROOT, _VARIABLES, {"count": 0}),
 }
 
 

@@ -46,7 +46,6 @@ def scaled(build: Builder, tensor: str, dtype: tf.DType, factors: tuple[float, f
 
 
 def _product(build: Builder, tensor: str, factor: Any, held: tf.DType, stage: int) -> str:
-    """A number with a fraction times a factor."""
     # Of two products in a row TensorFlow would make one, which rounds otherwise.
     op = "MulNoNan" if stage and factor else "Mul"
     return build.add(op, [tensor, build.constant(factor, held)], "z", T=held)
@@ -61,7 +60,6 @@ def _wide_product(build: Builder, wide: str, factor: float) -> str:
 
 
 def _truncated(build: Builder, product: str, held: tf.DType) -> str:
-    """A float64 product as an integer."""
     limits = np.iinfo(held.as_numpy_dtype)
     # The largest integer that float64 has: of 64 bits the last one is not.
     largest = float(limits.max)

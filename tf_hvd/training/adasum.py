@@ -19,8 +19,6 @@ from tf_hvd.training.reduction import GradientReducer
 
 @dataclasses.dataclass
 class _Step:
-    """The step that a list of variables is in."""
-
     count: Any  # updates so far
     starts: list[Any]  # what the variables were before the first of them
 

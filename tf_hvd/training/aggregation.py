@@ -26,8 +26,6 @@ def check_passes(backward_passes_per_step: int) -> int:
 
 @dataclasses.dataclass
 class _Passes:
-    """The step that a list of variables is in."""
-
     count: Any  # passes so far
     sums: list[Any]  # of the gradients; None where there is none
     is_in_graph: bool  # of a v1 session, which may not have initialised them

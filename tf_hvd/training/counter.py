@@ -25,53 +25,49 @@ class Counter:
         # XLA reaches what is on the device that it compiles for.
         place = contextlib.nullcontext() if in_xla() else on_host()
         with tf.init_scope(), place:
-            self._count = state_variable(tf.zeros([], tf.int64), name)
+            self.variable = state_variable(tf.zeros([], tf.int64), name)
+            """Where it counts; functions that count have captured it."""
             self._is_in_graph = not tf.executing_eagerly()
         restart_in_each_job(self)
         if process_set is not None:
             restart_after_join(self, process_set)
 
-    @property
-    def variable(self) -> Any:
-        """Where it counts; functions that count have captured it."""
-        return self._count
-
     def restart(self) -> None:
         if not self._is_in_graph:
-            self._count.assign(0)
+            self.variable.assign(0)
 
     def after_join(self) -> Any:
         with tf.init_scope():
             in_graph = not tf.executing_eagerly()
         if in_graph != self._is_in_graph:
             return None  # it counts in another program
-        if in_graph and self._count.graph is not tf.compat.v1.get_default_graph():
+        if in_graph and self.variable.graph is not tf.compat.v1.get_default_graph():
             return None
-        return self._count.assign(0, read_value=False)
+        return self.variable.assign(0, read_value=False)
 
     def value(self) -> Any:
         """How many were counted, now or when the graph runs; an int64 scalar."""
         if not self._is_in_graph:
-            return self._count.read_value()
+            return self.variable.read_value()
         with tf.name_scope("distributed_count"):
             return tf.cond(
-                self._count.is_initialized(),
-                self._count.read_value,
+                self.variable.is_initialized(),
+                self.variable.read_value,
                 lambda: tf.zeros([], tf.int64),
             )
 
     def add(self) -> Any:
         """Counts one, now or when the graph runs; how many there are with it."""
         if not self._is_in_graph:
-            return self._count.assign_add(1)
+            return self.variable.assign_add(1)
 
         def first() -> Any:
-            with tf.control_dependencies([self._count.assign(1)]):
+            with tf.control_dependencies([self.variable.assign(1)]):
                 return tf.ones([], tf.int64)
 
         with tf.name_scope("distributed_count"):
             return tf.cond(
-                self._count.is_initialized(),
-                lambda: self._count.assign_add(1, read_value=True),
+                self.variable.is_initialized(),
+                lambda: self.variable.assign_add(1, read_value=True),
                 first,
             )

@@ -134,7 +134,6 @@ def shard(
 
 
 def _local_steps(data: Any, batch_size: int, drop_remainder: bool) -> int:
-    """The steps of this rank alone; negative for tf.data's two other answers."""
     count = _cardinality(data) if isinstance(data, tf.data.Dataset) else int(data)
     if count < 0:
         return count

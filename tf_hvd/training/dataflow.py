@@ -43,8 +43,6 @@ _ALONE = re.compile(rf"(^|/){ALONE}(_\d+)?/")
 
 
 class _Node:
-    """A node of a graph, or of a function in its library."""
-
     def __init__(
         self,
         type_name: str,
@@ -78,7 +76,6 @@ def _is_small(constant: Any) -> bool:
 
 
 def _gives_numbers(op: Any) -> bool:
-    """Whether each result of an op is known to be one number."""
     return bool(op.outputs) and all(each.shape.num_elements() == 1 for each in op.outputs)
 
 
@@ -306,7 +303,6 @@ class Tracing(_Flow):
 
     def may_be_sums(self, values: Sequence[Any]) -> bool:
         """Whether tensors from elsewhere may be sums of gradients that the program keeps."""
-        del values
         return True
 
     def _of(self, gradient: Any, small: bool) -> str:

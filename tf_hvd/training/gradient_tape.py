@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tf_hvd.collectives import reduce_ops
 from tf_hvd.collectives.compression import Compression, Compressor
-from tf_hvd.collectives.options import ReductionOptions
+from tf_hvd.collectives.options import ReductionOptions, about_reduction
 from tf_hvd.collectives.powersgd import PowerSGD
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
 from tf_hvd.core.tensorflow_hooks import verbatim
@@ -168,18 +168,7 @@ def DistributedGradientTape(  # noqa: N802 - Horovod's name
         raise ValueError(f"{type(gradtape).__name__} is not a tf.GradientTape.")
     if "_hvd_reducer" in vars(gradtape):
         raise ValueError("this tape is distributed already; it would reduce twice.")
-    options = ReductionOptions.of_gradients(
-        op=op,
-        compression=compression,
-        process_set=process_set,
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        sparse=sparse,
-        sparse_as_dense=sparse_as_dense,
-        groups=groups,
-        num_groups=num_groups,
-        gradient_predivide_factor=gradient_predivide_factor,
-    )
+    options = ReductionOptions.of_gradients(**about_reduction(locals()))
     kind: Any = type(gradtape)
     return _distributed_class(kind)(
         gradtape, GradientReducer(_NAME, options), scale_local_gradients
@@ -213,21 +202,9 @@ def PartialDistributedGradientTape(  # noqa: N802 - Horovod's name
       ValueError: one of `local_layers` is no layer or has no weights yet; and as
         `DistributedGradientTape`.
     """
-    weights = weights_of_layers(local_layers)
-    tape = DistributedGradientTape(
-        gradtape,
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        op=op,
-        gradient_predivide_factor=gradient_predivide_factor,
-        num_groups=num_groups,
-        groups=groups,
-        process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
-        sparse=sparse,
-    )
+    given = dict(locals())
+    weights = weights_of_layers(given.pop("local_layers"))
+    tape = DistributedGradientTape(**given)
     for weight in weights:
         tape.register_local_source(weight)
     return tape

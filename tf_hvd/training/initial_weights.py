@@ -147,6 +147,3 @@ def before_reduction(
             due, lambda: compare(variables, process_set, bits), lambda: tf.constant(True)
         )
     return [compared], read
-
-
-__all__ = ["REDUCTION", "before_reduction", "compare"]

@@ -25,8 +25,6 @@ def _updates() -> Counter:
 
 @dataclasses.dataclass
 class _Begun:
-    """One pass of which the gradients are there."""
-
     complete: Any  # of several passes: whether it is the last
     variables: list[Any]
     present: set[int]  # ids of those that have a gradient
@@ -169,7 +167,6 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         return done
 
     def _apply(self, begun: _Begun | None, pairs: list[Any], *args: Any, **kwargs: Any) -> Any:
-        """Applies the gradients, and then counts the update."""
         if begun is None or begun.updates is None:
             return self._optimizer.apply_gradients(pairs, *args, **kwargs)
         # What is returned has the name that was asked for.

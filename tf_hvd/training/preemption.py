@@ -105,7 +105,7 @@ def leave_in_order() -> NoReturn:
     """Ends this process, as all ranks do at the same step."""
     # Who is through first has the launcher end the others: not before all have saved.
     collectives.barrier()
-    _launcher.tell_asked(basics.rank())
+    _launcher.tell_of_rank(contract.ASKED, basics.rank())
     basics.shutdown()
     raise SystemExit(contract.START_AGAIN)
 

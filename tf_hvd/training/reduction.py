@@ -49,7 +49,6 @@ def _telling(names: Sequence[str], plan: Plan, slices: Sequence[int]) -> list[st
 
 
 def _slices(gradients: Sequence[Any]) -> tuple[int, ...]:
-    """Where the gradients are IndexedSlices."""
     return tuple(i for i, g in enumerate(gradients) if isinstance(g, tf.IndexedSlices))
 
 

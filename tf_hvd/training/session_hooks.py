@@ -55,8 +55,6 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: 
             self.bcast_op = broadcast_variables(variables, self.root_rank)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Runs them."""
-        del coord
         with session.graph.as_default():
             late = _missing(tf.compat.v1.global_variables(), self._variables)
         if late:
@@ -87,20 +85,15 @@ class MetricsHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         self._writer: Any = None
 
     def begin(self) -> None:
-        """Begins to count."""
         self._writer = tf.compat.v1.summary.FileWriter(self._summaries.folder)
         self._summaries.begin()
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Writes, after every so many runs."""
-        del run_context, run_values
         self._runs += 1
         if self._runs % self._every == 0:
             self._write()
 
     def end(self, session: Any) -> None:
-        """Writes the rest."""
-        del session
         self._write()
         self._writer.close()
 

@@ -47,7 +47,6 @@ class _Flow(dataflow.Tracing):
         return node
 
     def may_be_sums(self, values: Sequence[Any]) -> bool:
-        """Whether they come from variables."""
         nodes = self.upstream([value.op for value in values], set())
         return any(node.type in _VARIABLES for _, node in nodes)
 
@@ -58,8 +57,6 @@ def _sent() -> int:
 
 
 class GradientCheck:
-    """Looks at each update of one distributed optimizer."""
-
     def __init__(self) -> None:
         self._first = _sent()
         self._last: dict[int, int] = {}  # at the last update, by the variable's id
@@ -228,6 +225,3 @@ def refuse_in_loss_scaler(what: str) -> None:
                 )
             return
         frame = frame.f_back
-
-
-__all__ = ["AnsweredFor", "GradientCheck", "check_graph", "refuse_in_loss_scaler"]

@@ -4,8 +4,10 @@ import types
 
 import keras
 import pytest
+import tensorflow as tf
 import tf_keras
 
+from tf_hvd.core.tensorflow_hooks import BACKPROP, parallel_dataset
 from tf_hvd.keras import compat, patches
 
 
@@ -14,21 +16,46 @@ def test_all_hooks_are_there(library):
     assert compat.missing_hooks(library) == []
 
 
-def test_what_tensorflow_does_and_nobody_promises():
-    assert compat.missing_traits() == []
+def test_a_tapes_ops_are_under_its_name_scope():
+    """Nobody promises this, and it would be missed in silence."""
+
+    @tf.function(autograph=False)
+    def function(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = x * x
+        return tape.gradient(y, x)
+
+    graph = function.get_concrete_function(tf.TensorSpec([], tf.float32)).graph
+    assert any(BACKPROP in op.name for op in graph.get_operations())
+
+
+NUMBERS = tf.data.Dataset.range(2)
 
 
 @pytest.mark.parametrize(
-    ("attribute", "value", "named"),
+    ("parallel", "make"),
     [
-        ("BACKPROP", "another_scope/", "the name scope another_scope/ of a tape"),
-        ("parallel_dataset", lambda: None, "who traces the function of a dataset's map in"),
-        ("parallel_dataset", lambda: "Any", "who traces the function of a dataset's map"),
+        (False, NUMBERS.map),
+        (True, lambda f: NUMBERS.map(f, num_parallel_calls=2)),
+        (
+            True,
+            lambda f: NUMBERS.interleave(
+                lambda x: tf.data.Dataset.from_tensors(f(x)), num_parallel_calls=2
+            ),
+        ),
     ],
 )
-def test_a_trait_that_is_gone_is_named(monkeypatch, attribute, value, named):
-    monkeypatch.setattr(compat, attribute, value)
-    assert compat.missing_traits()[0].startswith(named)
+def test_a_parallel_dataset_traces_its_function_while_it_is_made(parallel, make):
+    seen = []
+
+    def note(x):
+        seen.append(parallel_dataset())
+        return x
+
+    make(note)
+    assert seen
+    assert all((each is not None) == parallel for each in seen)
 
 
 class Base:

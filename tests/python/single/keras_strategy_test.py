@@ -7,7 +7,7 @@ PROGRAM = """
 import keras, numpy as np, tensorflow as tf, tf_keras
 import tf_hvd
 import tf_hvd.keras as hvd
-from tf_hvd.keras import guard
+from tf_hvd.keras import guard, patches
 
 cpu = tf.config.list_physical_devices("CPU")[0]
 two = [tf.config.LogicalDeviceConfiguration()] * 2
@@ -37,7 +37,7 @@ with tf.distribute.OneDeviceStrategy("CPU:0").scope():
 mirrored = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 wrapped = hvd.DistributedOptimizer(keras.optimizers.SGD())
 # As in a job of several ranks.
-guard.watches = lambda: True
+guard.watches = patches.watches = lambda: True
 with mirrored.scope():
     said("collective", allreduce)
     said("wrap", lambda: hvd.DistributedOptimizer(keras.optimizers.SGD()))

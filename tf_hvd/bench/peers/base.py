@@ -35,7 +35,6 @@ class Peer(abc.ABC):
         """Does the operation once, on all tensors of the workload."""
 
     def results(self) -> list[np.ndarray]:
-        """Runs once and gives what came of it."""
         raise NotImplementedError
 
     def check(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> int | None:
@@ -52,7 +51,6 @@ class Peer(abc.ABC):
         return None
 
     def seconds(self, calls: int, barrier: Callable[[], None]) -> float:
-        """The time of one of so many calls, in seconds, that follow on a barrier."""
         return timed(self.run, calls, barrier)
 
     def release(self) -> None:  # noqa: B027

@@ -20,22 +20,18 @@ class Copy(Peer):
         self._pairs: list[tuple[np.ndarray, np.ndarray]] = []
 
     def prepare(self, workload: Workload, inputs: list[np.ndarray]) -> str | None:
-        """Makes room."""
         self._pairs = [(np.zeros_like(value), value) for value in inputs]
         return None
 
     def run(self) -> Any:
-        """Copies."""
         for to, value in self._pairs:
             np.copyto(to, value)
 
     def results(self) -> list[np.ndarray]:
-        """The copies."""
         self.run()
         return [to for to, _ in self._pairs]
 
     def release(self) -> None:
-        """Forgets the copies."""
         self._pairs = []
 
 
@@ -50,11 +46,9 @@ class Sketch(Peer):
         self._calls: list[Callable[[], None]] = []
 
     def missing(self) -> str | None:
-        """If the ranks share no memory."""
         return self._shared.missing
 
     def prepare(self, workload: Workload, inputs: list[np.ndarray]) -> str | None:
-        """Copies the input."""
         if workload.operation != "allreduce":
             return "it only has allreduce"
         if workload.dtype not in ("float32", "float64"):
@@ -64,7 +58,6 @@ class Sketch(Peer):
         return None
 
     def run(self) -> Any:
-        """One sum after the other."""
         for call in self._calls:
             call()
 
@@ -77,5 +70,4 @@ class Sketch(Peer):
         return found
 
     def release(self) -> None:
-        """Forgets the values."""
         self._values, self._calls = [], []

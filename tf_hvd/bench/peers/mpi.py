@@ -15,8 +15,6 @@ _ROOT = 0
 
 
 class Mpi(Peer):
-    """One blocking call for each tensor."""
-
     name = "mpi"
 
     def __init__(self, mpi: RawMpi, in_place: bool = False) -> None:
@@ -35,7 +33,6 @@ class Mpi(Peer):
         return None if several else "this MPI allows calls from tf_hvd's own thread only"
 
     def prepare(self, workload: Workload, inputs: list[np.ndarray]) -> str | None:
-        """Makes room, and binds the arguments of each call."""
         adds = workload.operation in ("allreduce", "reducescatter")
         if adds and workload.dtype not in self._mpi.summed:
             return f"MPI does not add {workload.dtype}"
@@ -72,7 +69,6 @@ class Mpi(Peer):
         return self._mpi.call(function, buffers[0], part, "byte", buffers[1], part, "byte")
 
     def run(self) -> Any:
-        """One call after the other."""
         for call in self._calls:
             call()
 
@@ -89,5 +85,4 @@ class Mpi(Peer):
         return found
 
     def release(self) -> None:
-        """Forgets the buffers."""
         self._calls, self._inputs, self._outputs = [], [], []

@@ -32,11 +32,9 @@ class TensorFlowPeer(Peer):
         self._tensors: list[Any] = []
 
     def body(self, workload: Workload) -> Callable[[list[Any]], list[Any]]:
-        """What to do with the tensors."""
         raise NotImplementedError
 
     def prepare(self, workload: Workload, inputs: list[np.ndarray]) -> str | None:
-        """Makes the tensors and traces the function."""
         self._tensors = [tf.constant(value) for value in inputs]
         self._call = self.body(workload)
         if workload.mode != "eager":
@@ -44,25 +42,19 @@ class TensorFlowPeer(Peer):
         return None
 
     def run(self) -> Any:
-        """One call of the function."""
         return self._call(self._tensors)
 
     def results(self) -> list[np.ndarray]:
-        """Of one call."""
         return [tensor.numpy() for tensor in self.run()]
 
     def release(self) -> None:
-        """Forgets the tensors and the function."""
         self._call, self._tensors = list, []
 
 
 class Ours(TensorFlowPeer):
-    """tf_hvd, as a program uses it."""
-
     name = "tf_hvd"
 
     def body(self, workload: Workload) -> Callable[[list[Any]], list[Any]]:
-        """One call for each tensor, or one for all."""
         if workload.mode == "grouped":
             grouped = _GROUPED[workload.operation]
             return lambda tensors: list(grouped(tensors))
@@ -77,5 +69,4 @@ class Identity(TensorFlowPeer):
     is_collective = False
 
     def body(self, workload: Workload) -> Callable[[list[Any]], list[Any]]:
-        """The same whatever the operation."""
         return lambda tensors: [tf.identity(tensor) for tensor in tensors]

@@ -57,12 +57,10 @@ class _Gone(argparse.Action):
         super().__init__(nargs="?", help=argparse.SUPPRESS, **given)
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        """Ends the process with exit code 2."""
         parser.error(f"{self.option_strings[0]} is gone: {self.const}")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds what to measure, and how to report it; `settings_of` reads them."""
     _add_work(parser)
     _add_report(parser)
 

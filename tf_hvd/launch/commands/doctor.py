@@ -50,7 +50,6 @@ _STYLES = {OK: "", NOTE: "yellow", PROBLEM: "bold red"}
 
 
 def add_command(commands: Any) -> None:
-    """Adds `doctor` to the commands of the parser."""
     parser = commands.add_parser(
         "doctor",
         help="check whether this machine can run a job, or what went wrong in one",
@@ -134,7 +133,6 @@ def _look(environ: Mapping[str, str], limit: float) -> Surroundings:
 
 
 def _installed(names: Sequence[str]) -> dict[str, str]:
-    """Those of the distributions that are installed, and their versions."""
     found = {}
     for name in names:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

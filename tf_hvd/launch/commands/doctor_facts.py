@@ -32,7 +32,6 @@ def _basics() -> Any:
 
 
 def _settings() -> Any:
-    """What is wrong with a setting, and the names of those that there are."""
     native = _native()
     config = importlib.import_module("tf_hvd.core.config")
     error = native.settings_error()
@@ -63,7 +62,8 @@ def _tensorflow_gpus() -> Any:
 
 
 def _shared_bytes(ranks: int) -> Any:
-    return _native().shared_bytes(ranks)
+    """Of /dev/shm that so many ranks take, besides MPI's own."""
+    return int(_native().library.tf_hvd_shared_bytes(ranks))
 
 
 def _first_cores() -> Any:

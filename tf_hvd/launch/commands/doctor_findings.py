@@ -25,8 +25,6 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Finding:
-    """One line."""
-
     name: str
     value: str
     state: str = OK
@@ -60,7 +58,6 @@ class Surroundings:
 
 
 def findings(found: Surroundings) -> list[Finding]:
-    """All lines, in their order."""
     return [
         Finding("tf_hvd", f"{found.version}, built for TensorFlow {wheels.named(found.minors)}"),
         Finding("Python", found.python),
@@ -75,7 +72,6 @@ def findings(found: Surroundings) -> list[Finding]:
 
 
 def stops_a_job(lines: Sequence[Finding]) -> bool:
-    """Whether one of them is a problem."""
     return any(line.state == PROBLEM for line in lines)
 
 
@@ -152,7 +148,6 @@ def _library(found: Surroundings) -> Iterator[Finding]:
 
 
 def _cores(found: Surroundings) -> str:
-    """How many, and how far the first two ranks of a job would be from each other."""
     if not found.facts.get("first_cores"):
         return str(found.cores)
     first, second, latency = found.facts["first_cores"]

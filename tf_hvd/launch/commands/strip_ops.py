@@ -18,7 +18,6 @@ _FOUND, _FAILED = 1, 2
 
 
 def add_command(commands: Any) -> None:
-    """Adds `strip-ops` to the commands of the parser."""
     parser = commands.add_parser(
         "strip-ops",
         help="make a saved graph or model load where tf_hvd is not installed",

@@ -19,7 +19,6 @@ _OF_A_RANK = re.compile(r"(\.rank-\d+)?(\.before)?$")
 
 
 def add_command(commands: Any) -> None:
-    """Adds `timeline` to the commands of the parser."""
     parser = commands.add_parser(
         "timeline",
         help="say where the time of each step went",
@@ -55,18 +54,17 @@ def beside(path: Path) -> list[Path]:
     first = path.with_name(stem + path.suffix)
     ranks = first.parent.glob(f"{glob.escape(stem)}.rank-*{glob.escape(path.suffix)}")
     rest = [each for each in ranks if _OF_A_RANK.sub("", each.stem) == stem]
-    whole = {each.with_name(_continued(each)) for each in [path, first, *rest]}
+    # Of a `.before`, the file that comes after it.
+    whole = {
+        each.with_name(each.stem.removesuffix(".before") + each.suffix)
+        for each in [path, first, *rest]
+    }
     files = [each for one in sorted(whole) for each in (_before(one), one)]
     return [each for each in files if each.exists() or each == path]
 
 
 def _before(path: Path) -> Path:
     return path.with_name(f"{path.stem}.before{path.suffix}")
-
-
-def _continued(path: Path) -> str:
-    """The name of the file that comes after a `.before`; else its own."""
-    return path.stem.removesuffix(".before") + path.suffix
 
 
 def read_all(names: Sequence[str]) -> list[trace_reader.Trace]:
