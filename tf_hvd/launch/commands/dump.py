@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tf_hvd.launch.errors import UsageError
-from tf_hvd.launch.job import processes
-from tf_hvd.launch.machine import rank
+from tf_hvd.launch.machine import proc, rank
 from tf_hvd.observe import recording
 
 
@@ -112,5 +111,5 @@ def _chosen(jobs: list[_Job], process: int | None) -> list[_Job]:
     return [
         job
         for job in jobs
-        if any(process == each or process in processes.ancestors(each) for each in job.processes)
+        if any(process == each or process in proc.ancestors(each) for each in job.processes)
     ]

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from tf_hvd.core import contract, error_text
 from tf_hvd.core.printable import printable
 from tf_hvd.core.ranks_text import ranks_text
-from tf_hvd.launch.job import processes
 from tf_hvd.launch.job.job_state import JobState
 from tf_hvd.launch.job.recordings import NO_EVIDENCE, Evidence
 from tf_hvd.launch.job.supervise import Ending, exit_code
 from tf_hvd.launch.job.terminal import Screen
+from tf_hvd.launch.machine import proc
 from tf_hvd.observe.recording import Recording
 
 _WIDTH = 100
@@ -302,7 +302,7 @@ def _who_sent(signum: int, state: JobState) -> str:
     """Where to look for the sender of a signal that ended a rank, or the launcher."""
     if signum != signal.SIGKILL:
         return "find out who sent it: tf_hvd run did not"
-    before, now = state.killed_before, processes.killed_for_memory()
+    before, now = state.killed_before, proc.killed_for_memory()
     if before is None or now is None:
         return "find out who sent it: the kernel (dmesg) as memory ran out, a scheduler, a person"
     killed = now - before

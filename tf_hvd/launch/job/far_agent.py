@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 from tf_hvd.core import contract, messages
-from tf_hvd.launch.job import signals as elastic_signals
+from tf_hvd.launch.job import supervise
 from tf_hvd.launch.machine import agent
 from tf_hvd.launch.machine.commits import Parts
 
@@ -70,9 +70,9 @@ class FarAgent:
             stderr=subprocess.DEVNULL if quiet else None,
             env=None if environ is None else dict(environ),
             start_new_session=True,
-            preexec_fn=elastic_signals.unblock,
+            preexec_fn=supervise.unblock,
         )
-        with elastic_signals.deaf():
+        with supervise.deaf():
             threading.Thread(target=self._listen, name="agent of a host", daemon=True).start()
 
     def ask(self) -> None:

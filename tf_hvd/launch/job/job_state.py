@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tf_hvd.core import contract
-from tf_hvd.launch.job import processes
+from tf_hvd.launch.machine import proc
 
 _RAISED = 1  # the exit code of a program that an exception ends
 _SAID_OF_RANK = (
@@ -65,7 +65,7 @@ class JobState:
     def __init__(self, job: str = "") -> None:
         self.job = job
         """The job's name."""
-        self.killed_before = processes.killed_for_memory()
+        self.killed_before = proc.killed_for_memory()
         """How many processes the kernel had killed for memory when the job began; None: unknown."""
         self._lock = threading.Lock()
         self._ranks: dict[int, Rank] = {}  # guarded by _lock
@@ -99,7 +99,7 @@ class JobState:
         if what == contract.RUNS:
             rank.process, rank.kept = int(message["process"]), bool(message["kept"])
             rank.code = None
-            self.sessions |= {processes.session(rank.process) or 0}
+            self.sessions.add(proc.stat(rank.process).session)
         elif what == contract.ENDED:
             rank.code = int(message["code"])
         elif what == contract.JOINED:
@@ -218,14 +218,14 @@ class JobState:
         None where `init(comm)` may do without some.
         """
         waiting, ranks = self.in_init(), self.ranks
-        stopped = {each for each in waiting if processes.is_stopped(ranks[each])}
+        stopped = {each for each in waiting if proc.is_stopped(ranks[each])}
         if not waiting - stopped:
             return []
         return sorted(stopped | ranks.keys() - self._callers - self._said(contract.JOINED))
 
     def in_init(self) -> set[int]:
         """The ranks of this machine that wait in `init` for all others."""
-        alive = {each for each, process in self.ranks.items() if processes.is_alive(process)}
+        alive = {each for each, process in self.ranks.items() if proc.is_alive(process)}
         return alive & self._callers - self._said(contract.JOINED)
 
     def told_to_be_alone(self) -> list[int]:
@@ -251,7 +251,7 @@ class JobState:
         Those that a signal ended, and those that had joined the job and ended with an error,
         unless they had left it by `shutdown()`. For a moment also one that has just ended well.
         """
-        alive = processes.is_alive
+        alive = proc.is_alive
         ended = {number for number, process in self.ranks.items() if not alive(process)}
         return [number for number in self.cut_short() if number in ended and self._broke(number)]
 
@@ -265,4 +265,4 @@ class JobState:
     def all_ended(self, here: int) -> bool:
         """Whether all of this machine's `here` ranks have started, and have ended."""
         pids = list(self.ranks.values())
-        return len(pids) >= here and not any(map(processes.is_alive, pids))
+        return len(pids) >= here and not any(map(proc.is_alive, pids))
