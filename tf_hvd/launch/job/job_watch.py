@@ -308,10 +308,10 @@ class JobWatch:
         """
         # Ours are those, besides the launcher, that have outlived who started them.
         for process in proc.descendants(without=self._launcher):
-            name = proc.name(process)
-            its = self.session.rank_of(process) in failed
-            if its and proc.send(process, signal.SIGKILL):
-                self.killed[process] = name
+            if self.session.rank_of(process) in failed:
+                name = proc.name(process)
+                if proc.send(process, signal.SIGKILL):
+                    self.killed[process] = name
 
 
 def _awaited_text(number: int, process: int) -> str:

@@ -113,7 +113,6 @@ def supervise(
     """
     # Orphans of the launcher become our children, so that we can find them.
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    others = frozenset(proc.descendants())  # of a script that has become us by exec
     # Together with the command the terminal stops this process too.
     watched = (*_WATCHED, signal.SIGTSTP) if apart else _WATCHED
     with deaf(watched) as inherited:
@@ -136,7 +135,7 @@ def supervise(
             if handed is not None:
                 os.close(handed)
         watch.started(child.pid)
-        running = _Running(child, apart, watch, grace, others)
+        running = _Running(child, apart, watch, grace)
         code = running.wait(watched)
         ended_ns = time.time_ns()
         running.kill_descendants(watch.fate)
@@ -178,12 +177,14 @@ class _Running:
     apart: bool
     watch: Watch
     grace: float
-    others: frozenset[int]
     ended_by: int = 0
     """The signal that we were ended by; 0 if none."""
     over: bool = False
     """Whether `watch` has ended the command."""
     deadline: float = float("inf")
+
+    def __post_init__(self) -> None:
+        self._began = proc.stat(self.child.pid).began
 
     def wait(self, watched: Sequence[signal.Signals]) -> int:
         """Returns the command's exit code, or minus the signal."""
@@ -244,7 +245,9 @@ class _Running:
         """Kills what runs below this process, by its fate; gives up on what does not end."""
         began = time.monotonic()
         while (passed := time.monotonic() - began) < _PATIENCE:
-            fates = {pid: fate(pid) for pid in proc.descendants() if pid not in self.others}
+            # What is older is of a script that has become us by exec.
+            ours = [pid for pid in proc.descendants() if proc.stat(pid).began >= self._began]
+            fates = {pid: fate(pid) for pid in ours}
             for pid in fates:
                 if fates[pid] is Fate.KILLED:
                     proc.send(pid, signal.SIGKILL)

@@ -29,6 +29,8 @@ class Stat(NamedTuple):
     parent: int = 0
     group: int = 0
     session: int = 0
+    began: int = 0
+    """In ticks since the machine began."""
 
     @property
     def alive(self) -> bool:
@@ -37,10 +39,9 @@ class Stat(NamedTuple):
 
 
 def stat(process: int) -> Stat:
-    """Its state, and the processes that it belongs to."""
     # After the name, which may hold anything, in parentheses.
-    fields = _read(process, "stat").decode(errors="replace").rpartition(")")[2].split()[:4]
-    return Stat(fields[0], *map(int, fields[1:])) if fields else Stat()
+    fields = _read(process, "stat").decode(errors="replace").rpartition(")")[2].split()
+    return Stat(fields[0], *map(int, (*fields[1:4], fields[19]))) if fields else Stat()
 
 
 def all_stats() -> dict[int, Stat]:
