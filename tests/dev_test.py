@@ -13,7 +13,7 @@ import time
 import psutil
 import pytest
 
-from tf_hvd.launch.job.processes import is_alive
+from tf_hvd.launch.machine.proc import is_alive
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BASICS = ["bash", "dirname", "env", "id", "mkdir", "sed", "cat", "cut", "sha256sum", "readlink"]

@@ -10,11 +10,12 @@ import types
 import pytest
 
 from tf_hvd.core import contract, error_text
-from tf_hvd.launch.job import interpreter, job_watch, processes
+from tf_hvd.launch.job import interpreter, job_watch
 from tf_hvd.launch.job.job_state import JobState
 from tf_hvd.launch.job.run import _closing
 from tf_hvd.launch.job.session import Home, Session
 from tf_hvd.launch.job.supervise import Ending
+from tf_hvd.launch.machine import proc
 
 # As programs for Horovod begin that run without it as well.
 SERIAL = """
@@ -49,8 +50,8 @@ def test_ranks_that_seem_to_train_apart_are_told_while_they_do(monkeypatch, caps
     home = types.SimpleNamespace(settle=lambda seconds: None)
     session = types.SimpleNamespace(state=state, home=home)
     monkeypatch.setattr(job_watch, "_APART", 0.0)
-    monkeypatch.setattr(job_watch.processes, "descendants", lambda: [11])
-    monkeypatch.setattr(job_watch.processes, "has_tensorflow", lambda process: True)
+    monkeypatch.setattr(job_watch.proc, "descendants", lambda: [11])
+    monkeypatch.setattr(job_watch.proc, "has_tensorflow", lambda process: True)
     watch = job_watch.JobWatch(session, ranks=2, here=2, start_timeout=None)
     for _ in range(3):
         assert watch.look()
@@ -243,11 +244,11 @@ def test_a_process_with_tensorflow_is_seen(tmp_path):
     library = tmp_path / "libtensorflow_cc.so.2"
     library.write_bytes(b"x" * mmap.PAGESIZE)
     with open(library, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ):
-        assert processes.has_tensorflow(os.getpid())
+        assert proc.has_tensorflow(os.getpid())
     with subprocess.Popen(["sleep", "300"]) as other:
-        assert not processes.has_tensorflow(other.pid)
+        assert not proc.has_tensorflow(other.pid)
         other.kill()
-    assert not processes.has_tensorflow(2**22)
+    assert not proc.has_tensorflow(2**22)
 
 
 @pytest.mark.parametrize(

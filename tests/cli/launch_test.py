@@ -13,7 +13,7 @@ import pytest
 from tf_hvd.core import contract
 from tf_hvd.launch.job import job_watch
 from tf_hvd.launch.job.job_state import JobState
-from tf_hvd.launch.job.processes import is_alive
+from tf_hvd.launch.machine.proc import is_alive
 
 WAIT = 600
 

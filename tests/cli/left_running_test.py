@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tf_hvd.launch.job.processes import is_alive
+from tf_hvd.launch.machine.proc import is_alive
 
 COMMAND = [sys.executable, "-m", "tf_hvd_command"]
 WAIT = 600

@@ -15,7 +15,7 @@ import pytest
 
 from tf_hvd.horovod import runner as horovod_runner
 from tf_hvd.launch.job import run_function
-from tf_hvd.launch.job.processes import is_alive
+from tf_hvd.launch.machine.proc import is_alive
 
 WAIT = 600
 HOROVOD_SIGNATURE = (

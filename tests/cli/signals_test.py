@@ -13,7 +13,7 @@ import time
 import psutil
 import pytest
 
-from tf_hvd.launch.job.processes import is_alive
+from tf_hvd.launch.machine.proc import is_alive
 
 WAIT = 600
 SEGMENTS = r"/dev/shm/(?:sm_segment\.|mpich_shm_)\S+"  # what MPI leaves of a killed rank

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tf_hvd.core import contract
-from tf_hvd.launch.job import explain, job_watch, processes, shared_memory
+from tf_hvd.launch.job import explain, job_watch, shared_memory
 from tf_hvd.launch.job.job_state import JobState
 from tf_hvd.launch.job.session import Home, Session
 from tf_hvd.launch.job.supervise import Ending
@@ -63,14 +63,28 @@ def test_the_limits_on_processes(monkeypatch, tmp_path):
     (tmp_path / "all").write_text("32768\n")
     (tmp_path / "group").write_text("max\n")
     files = [str(tmp_path / name) for name in ("all", "group", "missing")]
-    monkeypatch.setattr(processes, "_LIMITS", files)
-    monkeypatch.setattr(processes.os, "geteuid", lambda: 0)
-    assert processes.most() == (32768, files[0])
+    monkeypatch.setattr(proc, "_LIMITS", files)
+    monkeypatch.setattr(proc.os, "geteuid", lambda: 0)
+    assert proc.most() == (32768, files[0])
     (tmp_path / "group").write_text("100\n")
-    assert processes.most() == (100, files[1])
-    monkeypatch.setattr(processes.os, "geteuid", lambda: 1)
-    monkeypatch.setattr(processes.resource, "getrlimit", lambda _: (7, 9))
-    assert processes.most() == (7, "ulimit -u")
+    assert proc.most() == (100, files[1])
+    monkeypatch.setattr(proc.os, "geteuid", lambda: 1)
+    monkeypatch.setattr(proc.resource, "getrlimit", lambda _: (7, 9))
+    assert proc.most() == (7, "ulimit -u")
+
+
+def test_who_runs_below_whom():
+    program = ["sh", "-c", "sleep 300 & echo $!; wait"]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as shell:
+        below = int(shell.stdout.readline())
+        assert {shell.pid, below} <= set(proc.descendants())
+        assert not {shell.pid, below}.intersection(proc.descendants(without=shell.pid))
+        assert {shell.pid, os.getpid()} <= proc.ancestors(below)
+        assert proc.send(below, signal.SIGKILL)
+        shell.wait()
+        assert not proc.is_alive(shell.pid)
+        assert not proc.is_alive(below)
+        assert not proc.send(shell.pid, signal.SIGKILL)
 
 
 def test_a_start_that_takes_long_is_told_with_how_far_it_is(capsys, monkeypatch, said):
@@ -78,7 +92,7 @@ def test_a_start_that_takes_long_is_told_with_how_far_it_is(capsys, monkeypatch,
         monkeypatch.setattr(job_watch.time, "monotonic", lambda: 1000.0 + passed)
 
     # What other tests have left beside this one may have loaded it.
-    monkeypatch.setattr(job_watch.processes, "has_tensorflow", lambda process: False)
+    monkeypatch.setattr(job_watch.proc, "has_tensorflow", lambda process: False)
     with Home() as home, Session(home) as session:
         job = job_watch.JobWatch(session, 3, 3, None)
         at(0)
@@ -110,9 +124,9 @@ class Waiting:
     def __init__(self, session, monkeypatch, said, called=(0,)):
         self._patch = monkeypatch
         self.alive = {0, 1, 2}
-        monkeypatch.setattr(processes, "has_tensorflow", lambda process: False)
-        monkeypatch.setattr(processes, "is_alive", lambda process: process - 100 in self.alive)
-        monkeypatch.setattr(processes, "is_stopped", lambda process: process == 102)
+        monkeypatch.setattr(proc, "has_tensorflow", lambda process: False)
+        monkeypatch.setattr(proc, "is_alive", lambda process: process - 100 in self.alive)
+        monkeypatch.setattr(proc, "is_stopped", lambda process: process == 102)
         monkeypatch.setattr(proc, "arguments", lambda process: ["/usr/bin/python3", "a.py"])
         for rank in range(3):
             said(session.state, contract.RUNS, rank, process=100 + rank)
@@ -167,7 +181,7 @@ def test_init_that_may_do_without_a_rank_waits_for_none(capsys, monkeypatch, sai
     with Home() as home, Session(home) as session:
         job = Waiting(session, monkeypatch, said, called)
         if called:
-            monkeypatch.setattr(processes, "is_stopped", lambda process: False)
+            monkeypatch.setattr(proc, "is_stopped", lambda process: False)
         job.alive = {0, 1}
         assert job.look(1) is not None
         assert job.look(99) is not None

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tf_hvd.launch.errors import UsageError
-from tf_hvd.launch.job import processes
-from tf_hvd.launch.machine import rank
+from tf_hvd.launch.machine import proc, rank
 from tf_hvd.observe import recording
 
 
@@ -99,4 +98,4 @@ def _running() -> list[_Job]:
 
 
 def _is_of(process: int, job: _Job) -> bool:
-    return any(process in {each, *processes.ancestors(each)} for each in job.processes)
+    return any(process in {each, *proc.ancestors(each)} for each in job.processes)

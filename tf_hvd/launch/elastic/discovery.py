@@ -15,8 +15,7 @@ from collections.abc import Mapping
 
 from tf_hvd.launch.elastic.hosts import parse_discovered
 from tf_hvd.launch.errors import UsageError
-from tf_hvd.launch.job import run
-from tf_hvd.launch.job import signals as elastic_signals
+from tf_hvd.launch.job import run, supervise
 from tf_hvd.launch.job.allocation import allocation
 from tf_hvd.launch.job.environment import is_rank
 from tf_hvd.launch.job.hosts import FEWER_RANKS, Host, all_local, check_slots
@@ -47,7 +46,7 @@ class Discovery:
         """The processes that are being asked: by this object's thread, and by who calls `look`."""
         self._found = self._ask()
         self._told = ""
-        with elastic_signals.deaf():
+        with supervise.deaf():
             threading.Thread(target=self._run, name="discovery", daemon=True).start()
 
     def found(self) -> tuple[Host, ...]:
@@ -93,7 +92,7 @@ class Discovery:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             start_new_session=True,
-            preexec_fn=elastic_signals.unblock,
+            preexec_fn=supervise.unblock,
         )
         assert asked.stdout is not None
         self.scripts.add(asked.pid)

@@ -19,8 +19,7 @@ from tf_hvd.launch.elastic.agents import Agents
 from tf_hvd.launch.elastic.discovery import SLURM_JOB, Discovery, fixed_hosts
 from tf_hvd.launch.elastic.hosts import Hosts, slots_of
 from tf_hvd.launch.errors import HostsError, UsageError
-from tf_hvd.launch.job import interpreter, processes, run
-from tf_hvd.launch.job import signals as elastic_signals
+from tf_hvd.launch.job import interpreter, run, supervise
 from tf_hvd.launch.job.environment import is_rank, without_launcher
 from tf_hvd.launch.job.far_agent import FarAgent
 from tf_hvd.launch.job.grace import Reach, by_srun, by_ssh
@@ -30,6 +29,7 @@ from tf_hvd.launch.job.job_watch import Beside, say
 from tf_hvd.launch.job.launchers import find_launcher
 from tf_hvd.launch.job.run import End
 from tf_hvd.launch.job.session import Home
+from tf_hvd.launch.machine import proc
 from tf_hvd.launch.machine.commits import Parts
 
 _LOOK = 0.25
@@ -152,7 +152,7 @@ class Driver:
     def spares(self, process: int) -> bool:
         """Ways to agents, discovery, and what they have started."""
         own = self._agents.processes() | (self._discovery.scripts if self._discovery else set())
-        return not own.isdisjoint({process, *processes.ancestors(process)})
+        return not own.isdisjoint({process, *proc.ancestors(process)})
 
     def agent(self, host: str) -> FarAgent | None:
         """That of another machine, if it runs."""
@@ -318,9 +318,9 @@ def drive(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if environ.get(_STANDBY):
         raise UsageError(f"{_STANDBY}: elastic jobs have no standby any more; unset it")
     try:
-        with elastic_signals.obeyed(), Home() as home:
+        with supervise.obeyed(), Home() as home:
             return _drive(options, environ, home)
-    except elastic_signals.Asked as asked:
+    except supervise.Asked as asked:
         say(f"tf_hvd run: the job was ended by {signal.Signals(asked.signum).name}")
         return 128 + asked.signum
 

@@ -23,12 +23,12 @@ from pathlib import Path
 from tf_hvd.core import contract, error_text
 from tf_hvd.core.printable import printable
 from tf_hvd.core.ranks_text import ranks_text
-from tf_hvd.launch.job import interpreter, job_watch, processes
+from tf_hvd.launch.job import interpreter, job_watch
 from tf_hvd.launch.job.job_state import JobState
 from tf_hvd.launch.job.job_watch import TO_END, JobWatch, say
 from tf_hvd.launch.job.supervise import Ending, exit_code
 from tf_hvd.launch.job.terminal import Screen
-from tf_hvd.launch.machine import rank
+from tf_hvd.launch.machine import proc, rank
 from tf_hvd.observe import failure, recording
 from tf_hvd.observe.recording import Recording
 
@@ -80,8 +80,8 @@ def conclude(ending: Ending, state: JobState, watch: JobWatch, ranks: int) -> Ex
 
 def interrupted(state: JobState, watch: JobWatch) -> None:
     """Says how a job has ended that was asked to: nothing need be wrong with it."""
-    if asked := watch.asked_text():
-        say(asked)
+    if watch.grace:
+        say(watch.grace.text())
     folder, _ = save(state, None)
     if folder:
         say(f"tf_hvd run: what the ranks did last: tf_hvd doctor {folder}")
@@ -96,7 +96,7 @@ def apart(code: int, options: argparse.Namespace, watch: JobWatch, program: str)
     aware = options.as_horovod or options.np == 1 or watch.knows_us()
     python = watch.trains_apart() or interpreter.is_python(program)
     if code and not aware and python and interpreter.is_for_horovod(options.command):
-        say(job_watch.failed_text())
+        say(job_watch.NOT_CALLED)
     return code
 
 
@@ -330,7 +330,7 @@ def _where_to_look(code: int, state: JobState) -> str:
         return "a crash of native code: PYTHONFAULTHANDLER=1 shows the Python line it happened in"
     if -code != signal.SIGKILL:
         return "find out who sent it: tf_hvd run did not"
-    before, now = state.killed_before, processes.killed_for_memory()
+    before, now = state.killed_before, proc.killed_for_memory()
     if before is None or now is None:
         return "find out who sent it: the kernel (dmesg) as memory ran out, a scheduler, a person"
     killed = now - before

@@ -12,7 +12,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from tf_hvd.core import contract
 from tf_hvd.core.ranks_text import ranks_text
@@ -29,16 +28,6 @@ _GONE, _SOON = 2.0, 0.02
 
 # Makes of a host's name and a command the command that runs it there.
 Reach = Callable[[str, Sequence[str]], list[str]]
-
-
-@dataclass(frozen=True)
-class Elsewhere:
-    """The other machines of a job, and how they are reached."""
-
-    hosts: Sequence[str] = ()
-    agent: Callable[[str], FarAgent] | None = None
-    """Gives that of a host, which is started if it does not run; None where nothing is known that
-    reaches them."""
 
 
 def by_ssh(ssh: Sequence[str]) -> Reach:
@@ -59,30 +48,36 @@ class Grace:
 
     Args:
         job: its name.
-        elsewhere: the machines other than this one.
+        hosts: the machines other than this one.
+        agent: gives that of such a machine, which is started if it does not run; None where
+            nothing is known that reaches them.
+        signum: the signal that asks them.
     """
 
-    def __init__(self, job: str, elsewhere: Elsewhere) -> None:
+    def __init__(
+        self,
+        job: str,
+        hosts: Sequence[str],
+        agent: Callable[[str], FarAgent] | None,
+        signum: signal.Signals,
+    ) -> None:
         self._here = Ranks(job)
-        self._elsewhere = elsewhere
-        self._hosts = elsewhere.hosts if elsewhere.agent else ()  # those that can be reached
-        self._signum = 0
+        self._hosts, self._agent, self._signum = hosts, agent, signum
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._ask, name="grace", daemon=True)
-        # What the thread has found out; read when it has ended.
-        self._unreached = [] if elsewhere.agent else list(elsewhere.hosts)
-        self.killed: list[int] = []
-        """The ranks that had not ended, and had to be killed."""
+        # What the thread has found out; read when it has ended: the hosts that were not reached,
+        # and the ranks that had not ended, and had to be killed.
+        self._unreached = [] if agent else list(hosts)
+        self._killed: list[int] = []
 
-    def begin(self, signum: int) -> str:
-        """Asks them by that signal; returns who is asked, as a sentence has it. Empty: nobody."""
+    def begin(self) -> str:
+        """Asks them; returns who is asked, as a sentence has it. Empty: nobody."""
         here = self._here.alive()
         who = [ranks_text(here)] * bool(here)
-        if self._hosts:
+        if self._agent and self._hosts:
             who.append(f"{'those' if here else 'the ranks'} on {', '.join(self._hosts)}")
         if who:
             self._here.to_keepers(keeper.HOLD)
-            self._signum = signum
             self._thread.start()
         return " and ".join(who)
 
@@ -92,31 +87,36 @@ class Grace:
         self._thread.join(_DONE)
 
     def text(self) -> str:
-        """How it came out, as a sentence has it."""
+        """The line for how it came out."""
         self._thread.join(_DONE)
-        if self.killed:
-            how = f"{ranks_text(self.killed)} had not ended yet and had to be killed"
+        if self._killed:
+            how = f"{ranks_text(self._killed)} had not ended yet and had to be killed"
         else:
             how = f"all ranks{' of this machine' * bool(self._unreached)} ended by themselves"
         if self._unreached:
             hosts = ", ".join(self._unreached)
             how += f"; those on {hosts}, not reached in time, were ended by the MPI launcher"
-        return how
+        return f"tf_hvd run: the job was ended by {self._signum.name}; {how}"
 
     def _ask(self) -> None:
-        links, late = self._connect()
+        links = [self._agent(host) for host in self._hosts] if self._agent else []
+        for link in links:
+            link.signal(contract.TO_KEEPERS, keeper.HOLD)
+        late = self._silent(links, time.monotonic() + _REACHED)
         self._here.to_programs(self._signum)
         for link in links:
             link.signal(contract.TO_PROGRAMS, self._signum)
         while ((alive := self._alive(links)) or late) and not self._over.wait(_LOOK):
             self._take_late(links, late)
         self._give_up(late)
-        self.killed = alive
+        self._killed = alive
         if alive:
             self._here.to_programs(signal.SIGKILL)
             for link in links:
                 link.signal(contract.TO_PROGRAMS, signal.SIGKILL)
-            self._wait_until_gone(links)
+            until = time.monotonic() + _GONE
+            while self._alive(links) and time.monotonic() < until:
+                time.sleep(_SOON)
         # One keeper's end has MPI's launcher kill the others, which by now have nothing to do.
         # Those of this machine come last: others clear what their ranks have left here.
         for link in links:
@@ -125,22 +125,13 @@ class Grace:
             link.wait()
         self._here.to_keepers(keeper.RELEASE)
 
-    def _wait_until_gone(self, links: list[FarAgent]) -> None:
-        until = time.monotonic() + _GONE
-        while self._alive(links) and time.monotonic() < until:
-            time.sleep(_SOON)
-
-    def _connect(self) -> tuple[list[FarAgent], list[FarAgent]]:
-        """The machines that are reached, whose ranks hold back their ends by now, and others."""
-        links = []
-        if self._elsewhere.agent:
-            links = [self._elsewhere.agent(host) for host in self._hosts]
+    def _silent(self, links: list[FarAgent], until: float) -> list[FarAgent]:
+        """Has machines look which ranks have not ended; takes out, and returns, who is silent."""
         for link in links:
-            link.signal(contract.TO_KEEPERS, keeper.HOLD)
             link.look()
-        until = time.monotonic() + _REACHED
-        late = [link for link in links if not link.has_looked(until, self._over)]
-        return [link for link in links if link not in late], late
+        silent = [link for link in links if not link.has_looked(until, self._over)]
+        links[:] = [link for link in links if link not in silent]
+        return silent
 
     def _take_late(self, links: list[FarAgent], late: list[FarAgent]) -> None:
         """Tells the ranks of machines that are reached by now: a login may take long."""
@@ -161,12 +152,10 @@ class Grace:
 
     def _alive(self, links: list[FarAgent]) -> list[int]:
         """The ranks that have not ended. Forgets machines that do not answer any more."""
-        until = time.monotonic() + _ANSWER
-        for link in links:
-            link.look()
-        silent = [link for link in links if not link.has_looked(until, self._over)]
-        if not self._over.is_set():  # else they are told what the others are
+        silent = self._silent(links, time.monotonic() + _ANSWER)
+        if self._over.is_set():  # they are told what the others are
+            links += silent
+        else:
             self._give_up(silent)
-            links[:] = [link for link in links if link not in silent]
         there = (number for link in links for number in link.ranks)
         return sorted({*self._here.alive(), *there})

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tf_hvd.core import contract
-from tf_hvd.launch.job import processes
+from tf_hvd.launch.machine import proc
 
 _RAISED = 1  # the exit code of a program that an exception ends
 
@@ -48,7 +48,7 @@ class JobState:
 
     def __init__(self, job: str = "") -> None:
         self.job = job
-        self.killed_before = processes.killed_for_memory()
+        self.killed_before = proc.killed_for_memory()
         """How many processes the kernel had killed for memory when the job began; None: unknown."""
         self.recordings: dict[int, int] = {}
         """The file in which each such rank's calls are recorded, by rank."""
@@ -84,7 +84,7 @@ class JobState:
         if what == contract.RUNS:
             rank.process, rank.kept = int(message["process"]), bool(message["kept"])
             rank.code = None
-            self.sessions |= {processes.session(rank.process) or 0}
+            self.sessions.add(proc.stat(rank.process).session)
         elif what == contract.ENDED:
             rank.code = int(message["code"])
         elif what == contract.JOINED:
@@ -194,7 +194,7 @@ class JobState:
 
     def in_init(self) -> set[int]:
         """The ranks of this machine that wait in `init` for all others."""
-        alive = {each for each, process in self.ranks.items() if processes.is_alive(process)}
+        alive = {each for each, process in self.ranks.items() if proc.is_alive(process)}
         return alive & self._callers - self.said(contract.JOINED)
 
     def awaited(self) -> list[int]:
@@ -203,7 +203,7 @@ class JobState:
         None where `init(comm)` may do without some.
         """
         waiting, ranks = self.in_init(), self.ranks
-        stopped = {each for each in waiting if processes.is_stopped(ranks[each])}
+        stopped = {each for each in waiting if proc.is_stopped(ranks[each])}
         if not waiting - stopped:
             return []
         return sorted(stopped | ranks.keys() - self._callers - self.said(contract.JOINED))
@@ -222,9 +222,9 @@ class JobState:
             # None: it was killed, and with it the process that was to say so.
             if code is None or code < 0 or number in inside:
                 failed.append(number)
-        return [each for each in failed if not processes.is_alive(ranks[each].process)]
+        return [each for each in failed if not proc.is_alive(ranks[each].process)]
 
     def all_ended(self, here: int) -> bool:
         """Whether all of this machine's `here` ranks have started, and have ended."""
         pids = list(self.ranks.values())
-        return len(pids) >= here and not any(map(processes.is_alive, pids))
+        return len(pids) >= here and not any(map(proc.is_alive, pids))

@@ -7,13 +7,10 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterable, Sequence
-from pathlib import Path
-
-import psutil
+from collections.abc import Iterable
 
 from tf_hvd.core import contract
-from tf_hvd.launch.job import processes
+from tf_hvd.launch.job.supervise import ENDING
 from tf_hvd.launch.machine import keeper, proc
 
 # In seconds, after a `tf_hvd run` that was killed: what ends meanwhile may still write.
@@ -34,7 +31,6 @@ class Traces:
     """
 
     def __init__(self, job: str) -> None:
-        self._job = job
         self._noted: list[str] = []
         heard, self._told = os.pipe()
         child = os.fork()
@@ -42,70 +38,58 @@ class Traces:
             # Nobody's child, and in no process group that is killed.
             os.setsid()
             if os.fork() == 0:
-                self._wait_for_end(heard)
+                _wait_for_end(job, heard)
             os._exit(0)
         os.waitpid(child, 0)
         os.close(heard)
 
-    def note_folder(self, folder: Path) -> None:
-        """A start has this folder."""
-        self._note([f"{folder}{os.sep}"])
-
-    def note_segments(self, names: Iterable[str]) -> None:
-        """These are MPI's shared memory, by the names in /dev/shm."""
-        self._note(names)
+    def note(self, names: Iterable[str]) -> None:
+        """What may be left: folders, by paths, and MPI's shared memory, by names in /dev/shm."""
+        new = [name for name in names if name not in self._noted]
+        self._noted += new
+        with contextlib.suppress(OSError):  # somebody has killed it
+            os.write(self._told, os.fsencode("".join(f"{name}\0" for name in new)))
 
     def clear(self) -> None:
         """Removes all that was noted: a start is over."""
         _clear(self._noted)
+        self.note([_CLEARED])
         self._noted = []
-        self._tell([_CLEARED])
 
     def close(self) -> None:
         """The job is over."""
         os.close(self._told)
 
-    def _note(self, names: Iterable[str]) -> None:
-        new = [name for name in names if name not in self._noted]
-        self._noted += new
-        self._tell(new)
 
-    def _tell(self, texts: Sequence[str]) -> None:
-        with contextlib.suppress(OSError):  # somebody has killed it
-            os.write(self._told, os.fsencode("".join(f"{text}\0" for text in texts)))
-
-    def _wait_for_end(self, heard: int) -> None:
-        try:
-            for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                signal.signal(signum, signal.SIG_IGN)
-            # Also the end of the pipe that tells ours.
-            keeper.close_all({str(heard)})
-            with open(heard, "rb") as told:
-                noted = os.fsdecode(told.read()).split("\0")[:-1]
-            if not noted or noted[-1] == _CLEARED:
-                return
-            while _CLEARED in noted:
-                noted = noted[noted.index(_CLEARED) + 1 :]
-            for seconds in _PASSES:
-                time.sleep(seconds)
-                if seconds:  # at first they have just been told to end
-                    _kill_launchers(self._job)
-                _clear(noted)
-        finally:
-            os._exit(0)
+def _wait_for_end(job: str, heard: int) -> None:
+    try:
+        for signum in ENDING:
+            signal.signal(signum, signal.SIG_IGN)
+        # Also the end of the pipe that tells ours.
+        keeper.close_all({str(heard)})
+        with open(heard, "rb") as told:
+            noted = os.fsdecode(told.read()).split("\0")[:-1]
+        while _CLEARED in noted:
+            noted = noted[noted.index(_CLEARED) + 1 :]
+        for seconds in _PASSES if noted else ():
+            time.sleep(seconds)
+            if seconds:  # at first they have just been told to end
+                _kill_launchers(job)
+            _clear(noted)
+    finally:
+        os._exit(0)
 
 
 def _kill_launchers(job: str) -> None:
     """Ends the MPI's launcher, which waits for deaf ranks; who watches a rank ends it then."""
-    for process in psutil.pids():
+    for process in proc.all_stats():
         own = proc.environment(process).get(contract.JOB) == job
-        if own and processes.name(process) in _LAUNCHERS:
-            with contextlib.suppress(OSError):
-                os.kill(process, signal.SIGKILL)
+        if own and proc.name(process) in _LAUNCHERS:
+            proc.send(process, signal.SIGKILL)
 
 
-def _clear(noted: Sequence[str]) -> None:
-    keeper.remove_segments(name for name in noted if not name.endswith(os.sep))
+def _clear(noted: Iterable[str]) -> None:
+    keeper.remove_segments(noted)
     for name in noted:
-        if name.endswith(os.sep):
+        if os.path.isabs(name):
             shutil.rmtree(name, ignore_errors=True)

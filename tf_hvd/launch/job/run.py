@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tf_hvd.core import contract
 from tf_hvd.launch.errors import UsageError, read_text
-from tf_hvd.launch.job import explain, far_agent, interpreter, processes, shared_memory
+from tf_hvd.launch.job import explain, far_agent, interpreter, shared_memory
 from tf_hvd.launch.job import job_watch as watching
 from tf_hvd.launch.job.allocation import (
     HOST_FILES,
@@ -42,7 +42,7 @@ from tf_hvd.launch.job.environment import (
     without_launcher,
 )
 from tf_hvd.launch.job.far_agent import FarAgent
-from tf_hvd.launch.job.grace import Elsewhere, Reach, by_srun, by_ssh
+from tf_hvd.launch.job.grace import Reach, by_srun, by_ssh
 from tf_hvd.launch.job.host_check import Needs, check_hosts, goes_by_ssh, ssh_command
 from tf_hvd.launch.job.hosts import (
     FEWER_RANKS,
@@ -66,7 +66,7 @@ from tf_hvd.launch.job.network import (
 from tf_hvd.launch.job.session import Home, Session
 from tf_hvd.launch.job.supervise import Ending, supervise
 from tf_hvd.launch.job.terminal import Terminal
-from tf_hvd.launch.machine import rank
+from tf_hvd.launch.machine import proc, rank
 
 _FAILED = 1
 _PROCESSES = 2  # of a rank: the program, and who waits for its end
@@ -176,7 +176,7 @@ def start_once(
 
 def _check_number(here: int) -> None:
     """Refuses what cannot be: a launcher that is given it works at it for minutes."""
-    most, told_by = processes.most()
+    most, told_by = proc.most()
     if here * _PROCESSES > most:
         raise UsageError(
             f"{here} ranks on this machine need at least {here * _PROCESSES} processes, but it "
@@ -281,7 +281,7 @@ def _start(
     if ssh and not options.no_host_check:
         environ |= _between_hosts(job, launcher, environ)
     reach = _reach(launcher, environ, ssh)
-    watch.elsewhere = Elsewhere(_others(job), reach and _agents(reach, watch, session, environ))
+    watch.hosts, watch.agent = _others(job), reach and _agents(reach, watch, session, environ)
     command = by_way_of_rank(launcher.family, job, session, local)
     family = launcher.family
     if family == "slurm" and job.output.folder:

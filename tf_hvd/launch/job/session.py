@@ -102,7 +102,7 @@ class Session:
                 f"no folder can be made in {error.filename or 'the temporary folder'}: "
                 f"{error.strerror}; set TMPDIR"
             ) from error
-        home.traces.note_folder(self.folder)
+        home.traces.note([str(self.folder.absolute())])
         self._check_room()
         self.home = home
         self.state = JobState(self.folder.name)
@@ -169,7 +169,7 @@ class Session:
             return self._welcome(link, number)
         self.state.hear(message, load)
         if message["do"] == contract.JOINED:
-            self.home.traces.note_segments(self.state.segments())
+            self.home.traces.note(self.state.segments())
 
     def rank_of(self, process: int) -> int | None:
         """The rank of this job that a process is of; none also of one that copies its output."""

@@ -1,4 +1,7 @@
-"""Runs one child to its end, hands signals on to it, leaves none of its descendants. Linux only."""
+"""Runs one child to its end, hands signals on to it, leaves none of its descendants. Linux only.
+
+And how signals are obeyed between two starts of an elastic job, when there is no child.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,13 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Protocol
 
-from tf_hvd.launch.job.processes import descendants
+from tf_hvd.launch.machine import proc
 
 # linux/prctl.h and asm-generic/siginfo.h
 _PR_SET_PDEATHSIG = 1
@@ -24,9 +28,11 @@ _SI_KERNEL = 0x80
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The signals by which a job is asked to end."""
-# What launchers hand on to their ranks, which may save a checkpoint then: all that MPICH's does.
-_FOR_RANKS = signal.SIGUSR1
-_WATCHED = (*ENDING, _FOR_RANKS, signal.SIGCHLD)
+# What launchers hand on to their ranks, which may save a checkpoint then: MPICH's the first alone.
+_FOR_RANKS = (signal.SIGUSR1, signal.SIGUSR2)
+_WATCHED = (*ENDING, _FOR_RANKS[0], signal.SIGCHLD)
+_ALL = (*ENDING, *_FOR_RANKS, signal.SIGCHLD, signal.SIGTSTP)
+_PATIENCE = 5.0  # seconds for what was killed to be gone
 
 
 @dataclass(frozen=True)
@@ -53,23 +59,17 @@ class Fate(enum.Enum):
     """It is meant to outlive the command."""
 
 
-_LIVING = (Fate.ENDS, Fate.LEFT)
-
-
 class Watch(Protocol):
     """Who is asked about a running command, by the thread that waits for it."""
 
     def started(self, process: int) -> None:
-        """The command runs, under that id: from now on threads may be started."""
+        """The command runs, as this process: from now on threads may be started."""
 
     def look(self) -> float | None:
         """Looks on. Returns seconds until the next time, or None: the command must end."""
 
     def hand_on(self, signum: int, grace: float) -> bool:
-        """Hands a signal to end on to the ranks, which have `grace` seconds.
-
-        False where that cannot be done: the command gets it then.
-        """
+        """Hands a signal to end on to the ranks; False if none is known: the command gets it."""
 
     def grace_is_over(self) -> None:
         """The ranks have not ended in time, or not soon enough for who waits: kill them."""
@@ -82,11 +82,11 @@ def supervise(
     command: Sequence[str],
     environ: Mapping[str, str],
     *,
-    watch: Watch | None = None,
+    watch: Watch,
     stdin: int | None = None,
     stdout: int | None = None,
     stderr: int | None = None,
-    grace: float = 10.0,
+    grace: float,
     apart: bool = False,
 ) -> Ending:
     """Runs a command and waits for it and all its descendants.
@@ -99,36 +99,30 @@ def supervise(
     further ones: it is to clean up and end.
 
     Args:
-        command: the program, found on the PATH of `environ`, and its arguments.
+        command: a program, found on the PATH of `environ`, and its arguments.
         environ: the environment of the command.
         watch: is asked now and then; it may end the command, as a signal would. At the end it
             is asked about each descendant that is left.
         stdin: the command's standard input; None for this process's own.
-        stdout: the same of its standard output; closed here when the command has it.
-        stderr: and of its standard error.
+        stdout: its standard output; closed here when the command has it, as is `stderr`.
+        stderr: its standard error.
         grace: seconds between a handed-on signal and SIGKILL.
         apart: whether the command gets a process group of its own, so that what the terminal sends
             comes to this process alone: MPI's launchers end their ranks at a Ctrl-C. The
             command cannot read from the terminal then.
-
-    Returns:
-        How it ended.
     """
-    _prctl(
-        _PR_SET_CHILD_SUBREAPER, 1
-    )  # orphans of the launcher become our children, so that we can find them
-    others = frozenset(descendants())  # of a script that has become us by exec
+    # Orphans of the launcher become our children, so that we can find them.
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     # Together with the command the terminal stops this process too.
     watched = (*_WATCHED, signal.SIGTSTP) if apart else _WATCHED
-    inherited = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    with deaf(watched) as inherited:
 
-    def before_exec() -> None:
-        if apart:
-            os.setpgid(0, 0)
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        signal.pthread_sigmask(signal.SIG_SETMASK, inherited)
+        def before_exec() -> None:
+            if apart:
+                os.setpgid(0, 0)
+            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+            signal.pthread_sigmask(signal.SIG_SETMASK, inherited)
 
-    try:
         child = subprocess.Popen(
             command,
             env=dict(environ),
@@ -140,22 +134,20 @@ def supervise(
         for handed in (stdout, stderr):
             if handed is not None:
                 os.close(handed)
-        if watch:
-            watch.started(child.pid)
-        code, ended_by, over = _wait(_Child(child, apart, watched), grace, watch, others)
+        watch.started(child.pid)
+        running = _Running(child, apart, watch, grace)
+        code = running.wait(watched)
         ended_ns = time.time_ns()
-        _kill_descendants(child, others, watch)
+        running.kill_descendants(watch.fate)
         # What came meanwhile is obeyed as well, and from now on nothing disturbs the clean-up.
         late = signal.sigtimedwait(ENDING, 0)
-        ended_by = ended_by or (late.si_signo if late else 0)
+        ended_by = running.ended_by or (late.si_signo if late else 0)
         if ended_by:
             for signum in ENDING:
                 signal.signal(signum, signal.SIG_IGN)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, inherited)
     if ended_by:
         return Ending(128 + ended_by, asked=True)
-    if over:
+    if running.over:
         return Ending(128 + signal.SIGTERM)
     return Ending(exit_code(code), signum=max(0, -code), time_ns=ended_ns)
 
@@ -169,7 +161,7 @@ def exit_code(code: int) -> int:
 def ending_with_parent(folder: Path) -> Iterator[None]:
     """Gets this process SIGTERM when its parent is gone, whose folder it then removes."""
     parent = os.getppid()
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     try:
         yield
     finally:
@@ -177,128 +169,154 @@ def ending_with_parent(folder: Path) -> Iterator[None]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-class _Child:
-    """The command, and how signals reach it."""
+@dataclass
+class _Running:
+    """The command, while it runs. See `supervise`."""
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], apart: bool, watched: Sequence[signal.Signals]
-    ) -> None:
-        self.process = process
-        self.watched = watched
-        self._apart = apart
+    child: subprocess.Popen[bytes]
+    apart: bool
+    watch: Watch
+    grace: float
+    ended_by: int = 0
+    """The signal that we were ended by; 0 if none."""
+    over: bool = False
+    """Whether `watch` has ended the command."""
+    deadline: float = float("inf")
 
-    def hand_on(self, told: signal.struct_siginfo) -> None:
-        """Hands a signal on, unless the terminal has sent it to the child as well."""
-        if self._apart or told.si_code != _SI_KERNEL:
-            self.process.send_signal(told.si_signo)
+    def __post_init__(self) -> None:
+        self._began = proc.stat(self.child.pid).began
 
-    def take_part(self, signum: int) -> None:
-        """A signal to this process concerns the child as well, and ends neither."""
-        if signum == _FOR_RANKS:
-            self.process.send_signal(signum)
-        elif signum == signal.SIGTSTP:
-            self._stop_with_us()
+    def wait(self, watched: Sequence[signal.Signals]) -> int:
+        """Returns the command's exit code, or minus the signal."""
+        while (code := self._reap()) is None:
+            # SIGCHLDs merge while they are pending: wake up now and then and look.
+            pause = 1.0
+            if not self.ended_by and not self.over:
+                wanted = self.watch.look()
+                if wanted is None:
+                    self.over, self.deadline = True, time.monotonic() + self.grace
+                    self.child.send_signal(signal.SIGTERM)
+                else:
+                    pause = min(pause, wanted)
+            left = max(0.0, self.deadline - time.monotonic())
+            told = signal.sigtimedwait(watched, min(pause, left))
+            if told is not None:
+                self._take(told)
+            if time.monotonic() >= self.deadline:
+                self.watch.grace_is_over()
+                self.kill_descendants(lambda _: Fate.KILLED)
+        return code
 
-    def _stop_with_us(self) -> None:
-        """Ctrl-Z: until this process goes on, neither does the child."""
-        self.process.send_signal(signal.SIGTSTP)
-        os.kill(os.getpid(), signal.SIGSTOP)
-        self.process.send_signal(signal.SIGCONT)
-
-
-def _wait(
-    command: _Child, grace: float, watch: Watch | None, others: frozenset[int]
-) -> tuple[int, int, bool]:
-    """Waits for the child.
-
-    Returns:
-        Its code, the signal that we were ended by, 0 if none, and whether `watch` has ended it.
-    """
-    child, ended_by, over = command.process, 0, False
-    deadline = float("inf")
-    while True:
-        _reap(child)
-        if child.returncode is not None:
-            return child.returncode, ended_by, over
-        # SIGCHLDs merge while they are pending: wake up now and then and look.
-        pause = 1.0
-        if not ended_by and not over:
-            wanted = watch.look() if watch else pause
-            if wanted is None:
-                over, deadline = True, time.monotonic() + grace
-                child.send_signal(signal.SIGTERM)
-            else:
-                pause = min(pause, wanted)
-        told = signal.sigtimedwait(
-            command.watched, min(pause, max(0.0, deadline - time.monotonic()))
-        )
-        if told is not None and told.si_signo in ENDING:
-            if ended_by or over:
-                deadline = _after_another(told.si_signo, ended_by, deadline)
-            else:
-                deadline = time.monotonic() + grace
-                _hand_on(told, command, grace, watch)
-            ended_by = ended_by or told.si_signo
-        elif told is not None:
-            command.take_part(told.si_signo)
-        if time.monotonic() >= deadline:
-            if watch:
-                watch.grace_is_over()
-            _kill_descendants(child, others)
-
-
-def _hand_on(
-    told: signal.struct_siginfo, command: _Child, grace: float, watch: Watch | None
-) -> None:
-    """Hands a signal to end on, to the ranks or, where that cannot be done, to the command."""
-    if not (watch and watch.hand_on(told.si_signo, grace)):
-        command.hand_on(told)
-
-
-def _after_another(signum: int, ended_by: int, deadline: float) -> float:
-    """The deadline after another signal: now, but a closed terminal and its shell send two."""
-    return deadline if ended_by == signum == signal.SIGHUP else 0.0
-
-
-def _reap(child: subprocess.Popen[bytes]) -> None:
-    """Collects all children that have ended, also the adopted ones."""
-    with contextlib.suppress(ChildProcessError):
-        while True:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                return
-            if pid == child.pid:
-                child.returncode = os.waitstatus_to_exitcode(status)
-
-
-def _kill_descendants(
-    child: subprocess.Popen[bytes],
-    others: frozenset[int],
-    watch: Watch | None = None,
-    patience: float = 5.0,
-) -> None:
-    """Kills all descendants of this process but `others` and those that `watch` lets live.
-
-    Gives up on those that do not end.
-    """
-    began = time.monotonic()
-    while (passed := time.monotonic() - began) < patience:
-        fates = {pid: watch.fate(pid) if watch else Fate.KILLED for pid in descendants()}
-        fates = {pid: fate for pid, fate in fates.items() if pid not in others}
-        for pid, fate in fates.items():
-            if fate is Fate.KILLED:
-                with contextlib.suppress(OSError):  # it has ended, or is another user's
-                    os.kill(pid, signal.SIGKILL)
-        kinds = set(fates.values())
-        # What copies the output of a process that lives on does not end before that.
-        if kinds <= {Fate.LEFT} or (Fate.LEFT in kinds and passed >= 1 and kinds <= {*_LIVING}):
+    def _take(self, told: signal.struct_siginfo) -> None:
+        signum = told.si_signo
+        if signum in _FOR_RANKS:
+            self.child.send_signal(signum)
+        elif signum == signal.SIGTSTP:  # Ctrl-Z: until this process goes on, neither does the child
+            self.child.send_signal(signal.SIGTSTP)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            self.child.send_signal(signal.SIGCONT)
+        elif signum not in ENDING:
             return
-        time.sleep(0.01)
-        _reap(child)
+        elif self.ended_by or self.over:
+            # The time is over; but a closed terminal and its shell send two.
+            if not self.ended_by == signum == signal.SIGHUP:
+                self.deadline = 0.0
+        else:
+            self.deadline = time.monotonic() + self.grace
+            handed_on = self.watch.hand_on(signum, self.grace)
+            # The terminal has sent it to the child as well, unless that is apart.
+            if not handed_on and (self.apart or told.si_code != _SI_KERNEL):
+                self.child.send_signal(signum)
+        if signum in ENDING:
+            self.ended_by = self.ended_by or signum
+
+    def _reap(self) -> int | None:
+        """Collects all children that have ended, also the adopted ones."""
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    break
+                if pid == self.child.pid:
+                    self.child.returncode = os.waitstatus_to_exitcode(status)
+        return self.child.returncode
+
+    def kill_descendants(self, fate: Callable[[int], Fate]) -> None:
+        """Kills what runs below this process, by its fate; gives up on what does not end."""
+        began = time.monotonic()
+        while (passed := time.monotonic() - began) < _PATIENCE:
+            # What is older is of a script that has become us by exec.
+            ours = [pid for pid in proc.descendants() if proc.stat(pid).began >= self._began]
+            fates = {pid: fate(pid) for pid in ours}
+            for pid in fates:
+                if fates[pid] is Fate.KILLED:
+                    proc.send(pid, signal.SIGKILL)
+            kinds = set(fates.values())
+            # What copies the output of a process that lives on does not end before that.
+            copies = passed >= 1 and Fate.LEFT in kinds and Fate.KILLED not in kinds
+            if kinds <= {Fate.LEFT} or copies:
+                return
+            time.sleep(0.01)
+            self._reap()
+
+
+class Asked(BaseException):
+    """A signal asks this process to end; like KeyboardInterrupt, no error."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signum)
+        self.signum = signum
+
+
+@contextlib.contextmanager
+def obeyed() -> Iterator[None]:
+    """Within it a signal to end raises `Asked`, once; those for ranks do nothing: there are none.
+
+    By handlers, which no child inherits. What is ignored stays so, as by nohup.
+    """
+    before = {signum: signal.getsignal(signum) for signum in (*ENDING, *_FOR_RANKS)}
+    ours = {
+        signum: _end if signum in ENDING else _nothing
+        for signum, was in before.items()
+        if was is not signal.SIG_IGN
+    }
+    for signum, handler in ours.items():
+        signal.signal(signum, handler)
+    try:
+        yield
+    finally:
+        for signum, handler in ours.items():
+            if signal.getsignal(signum) is handler:  # else the job is asked to end
+                signal.signal(signum, before[signum] or signal.SIG_DFL)
+
+
+def _end(signum: int, frame: FrameType | None) -> None:
+    for each in ENDING:
+        signal.signal(each, _nothing)  # what follows is the clean-up
+    raise Asked(signum)
+
+
+def _nothing(signum: int, frame: FrameType | None) -> None:
+    pass
+
+
+@contextlib.contextmanager
+def deaf(to: Sequence[signal.Signals] = _ALL) -> Iterator[set[int]]:
+    """Blocks signals, also for threads that begin within it; gives those that were blocked before.
+
+    The main thread waits for them in `supervise`. Other threads would get those that come while it
+    does not wait.
+    """
+    inherited = signal.pthread_sigmask(signal.SIG_BLOCK, to)
+    try:
+        yield inherited
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, inherited)
+
+
+def unblock() -> None:
+    """Before the exec of a child, which is to hear all signals, whoever has started it."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 _LIBC = ctypes.CDLL(None)  # not in a child that was forked beside threads
-
-
-def _prctl(option: int, value: int) -> None:
-    _LIBC.prctl(option, value, 0, 0, 0)

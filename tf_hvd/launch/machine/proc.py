@@ -6,10 +6,82 @@ library alone.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import signal
+import sys
+from typing import NamedTuple
 
-GONE = (0, 0)
+# Limits on processes that the kernel has for all, and for a container.
+_LIMITS = (
+    "/proc/sys/kernel/pid_max",
+    "/proc/sys/kernel/threads-max",
+    "/sys/fs/cgroup/pids.max",
+    "/sys/fs/cgroup/pids/pids.max",
+)
+
+
+class Stat(NamedTuple):
+    """What a process is, and whose; of one that has ended, as by default."""
+
+    state: str = ""
+    parent: int = 0
+    group: int = 0
+    session: int = 0
+    began: int = 0
+    """In ticks since the machine began."""
+
+    @property
+    def alive(self) -> bool:
+        """A zombie has ended."""
+        return self.state not in ("", "Z", "X")
+
+
+def stat(process: int) -> Stat:
+    # After the name, which may hold anything, in parentheses.
+    fields = _read(process, "stat").decode(errors="replace").rpartition(")")[2].split()
+    return Stat(fields[0], *map(int, (*fields[1:4], fields[19]))) if fields else Stat()
+
+
+def all_stats() -> dict[int, Stat]:
+    """`stat` of all processes."""
+    return {int(pid): stat(int(pid)) for pid in os.listdir("/proc") if pid.isdigit()}
+
+
+def is_alive(process: int) -> bool:
+    """Whether there is such a process that has not ended."""
+    return stat(process).alive
+
+
+def is_stopped(process: int) -> bool:
+    """Whether a signal or a debugger has stopped it."""
+    return stat(process).state in ("T", "t")
+
+
+def descendants(without: int = 0) -> list[int]:
+    """The ids of all living processes below this one, but `without` and what is below that."""
+    there, below, added = all_stats(), set[int](), {os.getpid()}
+    while added:
+        added = {pid for pid, its in there.items() if its.parent in added} - {without, *below}
+        below |= added
+    return sorted(pid for pid in below if there[pid].alive)
+
+
+def ancestors(process: int) -> set[int]:
+    """The ids of the processes above it."""
+    above = set()
+    while process := stat(process).parent:
+        above.add(process)
+    return above
+
+
+def send(process: int, signum: int) -> bool:
+    """Gives it a signal; False if it has ended, or is another user's."""
+    with contextlib.suppress(OSError):
+        os.kill(process, signum)
+        return True
+    return False
 
 
 def name(process: int) -> str:
@@ -28,18 +100,6 @@ def environment(process: int) -> dict[str, str]:
     return dict(entry.partition("=")[::2] for entry in entries if "=" in entry)
 
 
-def kin(process: int) -> tuple[int, int]:
-    """The process that has started it, and its process group; `GONE` also of a zombie."""
-    # After the name, which may hold anything, in parentheses: the state, the parent, the group.
-    fields = _read(process, "stat").rpartition(b")")[2].split()[:3]
-    return GONE if not fields or fields[0] in b"ZX" else (int(fields[1]), int(fields[2]))
-
-
-def all_kin() -> dict[int, tuple[int, int]]:
-    """`kin` of all processes."""
-    return {int(pid): kin(int(pid)) for pid in os.listdir("/proc") if pid.isdigit()}
-
-
 def ignores_hangup(process: int) -> bool:
     """Whether it ignores SIGHUP, as `nohup` makes it."""
     lines = _read(process, "status").splitlines()
@@ -50,6 +110,36 @@ def ignores_hangup(process: int) -> bool:
 def maps(process: int) -> list[str]:
     """What is mapped into its memory: lines that end with a file's path, if there is one."""
     return _read(process, "maps").decode(errors="replace").splitlines()
+
+
+def has_tensorflow(process: int) -> bool:
+    """Whether TensorFlow's library is loaded in it."""
+    return any("/libtensorflow_" in line for line in maps(process))
+
+
+def most() -> tuple[int, str]:
+    """How many processes may run here at once, and what says so."""
+    limits = [(sys.maxsize, "")]
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if soft != resource.RLIM_INFINITY and os.geteuid() != 0:
+        limits.append((soft, "ulimit -u"))
+    for path in _LIMITS:
+        with contextlib.suppress(OSError, ValueError), open(path) as file:
+            limits.append((int(file.read()), path))
+    return min(limits)
+
+
+def killed_for_memory() -> int | None:
+    """How many processes the kernel has killed since this machine began, as memory ran out.
+
+    Also that of a container, or of a scheduler's job. None where the kernel does not tell.
+    """
+    with contextlib.suppress(OSError, ValueError), open("/proc/vmstat") as lines:
+        for line in lines:
+            counted, _, number = line.partition(" ")
+            if counted == "oom_kill":
+                return int(number)
+    return None
 
 
 def _read(process: int, file: str) -> bytes:

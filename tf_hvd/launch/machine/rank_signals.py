@@ -7,11 +7,10 @@ which know the standard library alone. A keeper is the process that waits for a 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING or __package__:
@@ -35,17 +34,19 @@ class Ranks:
     """
 
     def __init__(self, job: str) -> None:
-        kin = proc.all_kin()
-        self._keepers = {pid: number for pid in kin if (number := _kept(pid, job)) >= 0}
-        self._programs = {pid: above for pid, (above, _) in kin.items() if above in self._keepers}
+        there = proc.all_stats()
+        self._keepers = {pid: number for pid in there if (number := _kept(pid, job)) >= 0}
+        above = {pid: its.parent for pid, its in there.items()}
+        self._programs = {pid: above[pid] for pid in there if above[pid] in self._keepers}
 
     def alive(self) -> list[int]:
         """Those whose program has not ended."""
         return sorted(self._keepers[self._programs[pid]] for pid in self._alive())
 
     def to_keepers(self, signum: int) -> None:
-        """Sends a signal to all keepers."""
-        _send(signum, (pid for pid in self._keepers if proc.name(pid) == contract.KEEPER))
+        for pid in self._keepers:
+            if proc.name(pid) == contract.KEEPER:
+                proc.send(pid, signum)
 
     def to_programs(self, signum: int) -> None:
         """Sends a signal to the programs that have not ended, and to what runs below them.
@@ -53,10 +54,12 @@ class Ranks:
         As a terminal does: a shell hands none on to the Python that it waits for. Only within a
         program's process group, and not to what it has started to outlive it, by `nohup`.
         """
-        kin = proc.all_kin()
-        # In this order: `kin` has all that are alive.
+        there = proc.all_stats()
+        # In this order: `there` has all that are alive.
         alive = self._alive()
-        _send(signum, (pid for pid in kin if _is_with(pid, alive, kin)))
+        for pid in there:
+            if _is_with(pid, alive, there):
+                proc.send(pid, signum)
 
     def wait_for_keepers(self) -> None:
         """Returns when those whose program has ended have ended, too, which takes no time.
@@ -64,32 +67,25 @@ class Ranks:
         Then nothing of theirs is left, and MPI's launcher may be killed, which kills them.
         """
         until = time.monotonic() + _PATIENCE
-        busy = {self._programs[pid] for pid in self._alive()}
-        while any(proc.kin(pid) != proc.GONE for pid in self._keepers if pid not in busy):
-            if time.monotonic() > until:
-                return
+        idle = self._keepers.keys() - {self._programs[pid] for pid in self._alive()}
+        while any(map(proc.is_alive, idle)) and time.monotonic() <= until:
             time.sleep(_PAUSE)
 
     def _alive(self) -> set[int]:
         """The programs that have not ended."""
-        return {pid for pid, above in self._programs.items() if proc.kin(pid)[0] == above}
+        now = {pid: proc.stat(pid) for pid in self._programs}
+        return {pid for pid, its in now.items() if its.alive and its.parent == self._programs[pid]}
 
 
-def _is_with(process: int, programs: set[int], kin: Mapping[int, tuple[int, int]]) -> bool:
+def _is_with(process: int, programs: set[int], there: Mapping[int, proc.Stat]) -> bool:
     """Whether a process is one of those programs, or below one of them and to end with it."""
     program = process
     while program and program not in programs:
-        program = kin.get(program, proc.GONE)[0]
+        program = there.get(program, proc.Stat()).parent
     if program in (0, process):
         return program == process
     stays = proc.ignores_hangup(process) and not proc.ignores_hangup(program)
-    return kin[process][1] == kin[program][1] and not stays
-
-
-def _send(signum: int, to: Iterable[int]) -> None:
-    for process in to:
-        with contextlib.suppress(OSError):  # it has just ended
-            os.kill(process, signum)
+    return there[process].group == there[program].group and not stays
 
 
 def _kept(process: int, job: str) -> int:
