@@ -159,3 +159,18 @@ def test_the_facts_are_those_of_the_program_s_python(needs):
     assert re.fullmatch(
         r"host b: it has TensorFlow 2\.19, but a has 2\.21.*; all hosts .*", lines[1]
     )
+
+
+@pytest.mark.parametrize(("python", "lacks"), [("/no/python3", True), ("", False)])
+def test_a_machine_without_any_python(needs, tmp_path, python, lacks):
+    """It is asked nothing, but may have no rank of a program that needs one."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "sh").symlink_to("/bin/sh")
+    there = f"sed 's|^PATH=.*|PATH={tmp_path}/bin|; s|{sys.executable}|/no/python|' | /bin/sh; exit"
+    asked = needs(f'case "$*" in *" b "*) {there} ;; esac', python=python)
+    if lacks:
+        assert complaints(asked, "b") == [
+            "host b: no program /no/python3 there; all hosts need it at the same place"
+        ]
+    else:
+        check_hosts([Host("localhost", 1), Host("b", 1)], asked)

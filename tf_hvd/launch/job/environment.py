@@ -226,7 +226,7 @@ def is_rank(environ: Mapping[str, str]) -> bool:
 def without_launcher(environ: Mapping[str, str], library: bool = True) -> dict[str, str]:
     """`environ` without what a launcher tells a rank: who starts with it starts a job of its own.
 
-    The library that the launcher chose stays if it is wanted, for it may be the one of the user.
+    The `library` that the launcher chose stays, unless the user names an MPI for the new job.
     A program that starts MPI with these variables joins the job of the rank that started it, under
     that rank's number.
     """

@@ -52,7 +52,7 @@ PATH={path}; export PATH
 for python in {pythons}; do
   command -v "$python" >/dev/null && exec "$python" -I -c {facts} {needs}
 done
-echo '{mark}{{}}'
+echo '{mark}{otherwise}'
 """
 
 # Not by `import tf_hvd`, which takes TensorFlow's seconds. RECORD has the hashes of what the wheel
@@ -174,6 +174,7 @@ def _ask(host: Host, needs: Needs) -> dict[str, Any]:
         facts=shlex.quote(_FACTS),
         needs=shlex.quote(json.dumps(told)),
         mark=_MARK,
+        otherwise=json.dumps({"missing": "python"} if needs.python else {}),
     )
     here = all_local([host], socket.gethostname())
     try:
@@ -202,6 +203,7 @@ def _ask(host: Host, needs: Needs) -> dict[str, Any]:
             "folder": f"folder {folder}",
             "launcher": f"{FAMILY_NAMES[launcher.family]} at {launcher.program}",
             "program": f"program {needs.program}",
+            "python": f"program {needs.python}",
         }[found["missing"]]
         same = "all hosts need it at the same place"
         return {"wrong": f"host {host.name}: no {lacks} there; {same}"}
