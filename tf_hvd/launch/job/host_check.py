@@ -157,8 +157,7 @@ def check_hosts(hosts: Sequence[Host], needs: Needs) -> tuple[list[str], list[st
     return _networks(addresses)
 
 
-def _ask(host: Host, needs: Needs) -> dict[str, Any]:
-    """What a host has, by the names in `_FACTS`; or what is "wrong" with it."""
+def _script(needs: Needs) -> str:
     folder, launcher = os.getcwd(), needs.launcher
     told = {
         "folder": folder,
@@ -167,7 +166,7 @@ def _ask(host: Host, needs: Needs) -> dict[str, Any]:
         "program": needs.program,
         "python": needs.python,
     }
-    script = _SCRIPT.format(
+    return _SCRIPT.format(
         folder=shlex.quote(folder),
         path=shlex.quote(needs.environ.get("PATH", os.defpath)),
         pythons=shlex.join(filter(None, (needs.python, sys.executable, "python3"))),
@@ -176,11 +175,15 @@ def _ask(host: Host, needs: Needs) -> dict[str, Any]:
         mark=_MARK,
         otherwise=json.dumps({"missing": "python"} if needs.python else {}),
     )
+
+
+def _ask(host: Host, needs: Needs) -> dict[str, Any]:
+    """What a host has, by the names in `_FACTS`; or what is "wrong" with it."""
     here = all_local([host], socket.gethostname())
     try:
         ended = subprocess.run(
             ["/bin/sh"] if here else [*needs.ssh, host.name, "/bin/sh"],
-            input=script, capture_output=True, text=True, errors="replace",
+            input=_script(needs), capture_output=True, text=True, errors="replace",
             timeout=_ANSWER_SECONDS, env=dict(needs.environ), check=False,
         )  # fmt: skip
     except FileNotFoundError:
@@ -200,8 +203,8 @@ def _ask(host: Host, needs: Needs) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(said[-1][len(_MARK) :])
     if "missing" in found:
         lacks = {
-            "folder": f"folder {folder}",
-            "launcher": f"{FAMILY_NAMES[launcher.family]} at {launcher.program}",
+            "folder": f"folder {os.getcwd()}",
+            "launcher": f"{FAMILY_NAMES[needs.launcher.family]} at {needs.launcher.program}",
             "program": f"program {needs.program}",
             "python": f"program {needs.python}",
         }[found["missing"]]
