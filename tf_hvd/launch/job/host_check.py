@@ -26,6 +26,7 @@ from tf_hvd.launch.job.launchers import FAMILY_NAMES, Launcher, version_in
 _CONNECT_SECONDS, _ANSWER_SECONDS = 10, 60
 _AT_ONCE = 32
 _MARK = "tf_hvd found "
+_LACKS = "no {} there; all hosts need it at the same place"
 
 # With these a launcher does not go by ssh, or by a command that is not ours to guess.
 _OTHER_WAYS = (
@@ -52,7 +53,7 @@ PATH={path}; export PATH
 for python in {pythons}; do
   command -v "$python" >/dev/null && exec "$python" -I -c {facts} {needs}
 done
-echo '{mark}{otherwise}'
+printf '%s\\n' {otherwise}
 """
 
 # Not by `import tf_hvd`, which takes TensorFlow's seconds. RECORD has the hashes of what the wheel
@@ -86,11 +87,11 @@ def version(*packages):
     return "none"
 
 if not os.path.isdir(needs["folder"]):
-    found = {{"missing": "folder"}}
+    found = {{"wrong": {_LACKS!r}.format("folder " + needs["folder"])}}
 elif not os.access(needs["launcher"], os.X_OK):
-    found = {{"missing": "launcher"}}
+    found = {{"wrong": {_LACKS!r}.format(needs["mpi"] + " at " + needs["launcher"])}}
 elif not shutil.which(needs["program"]):
-    found = {{"missing": "program"}}
+    found = {{"wrong": {_LACKS!r}.format("program " + needs["program"])}}
 else:
     addresses = printed("ip", "-o", "-4", "addr", "show", "up")
     found = {{"addresses": re.findall(" inet ([0-9./]*)", addresses)}}
@@ -161,19 +162,20 @@ def _script(needs: Needs) -> str:
     folder, launcher = os.getcwd(), needs.launcher
     told = {
         "folder": folder,
+        "mpi": FAMILY_NAMES[launcher.family],
         "launcher": launcher.program,
         "settings": dict(launcher.environment),
         "program": needs.program,
         "python": needs.python,
     }
+    otherwise = {"wrong": _LACKS.format(f"program {needs.python}")} if needs.python else {}
     return _SCRIPT.format(
         folder=shlex.quote(folder),
         path=shlex.quote(needs.environ.get("PATH", os.defpath)),
         pythons=shlex.join(filter(None, (needs.python, sys.executable, "python3"))),
         facts=shlex.quote(_FACTS),
         needs=shlex.quote(json.dumps(told)),
-        mark=_MARK,
-        otherwise=json.dumps({"missing": "python"} if needs.python else {}),
+        otherwise=shlex.quote(_MARK + json.dumps(otherwise)),
     )
 
 
@@ -201,15 +203,8 @@ def _ask(host: Host, needs: Needs) -> dict[str, Any]:
     if not said:
         return {"wrong": f"host {host.name}: the check there failed: {last}"}
     found: dict[str, Any] = json.loads(said[-1][len(_MARK) :])
-    if "missing" in found:
-        lacks = {
-            "folder": f"folder {os.getcwd()}",
-            "launcher": f"{FAMILY_NAMES[needs.launcher.family]} at {needs.launcher.program}",
-            "program": f"program {needs.program}",
-            "python": f"program {needs.python}",
-        }[found["missing"]]
-        same = "all hosts need it at the same place"
-        return {"wrong": f"host {host.name}: no {lacks} there; {same}"}
+    if "wrong" in found:
+        found["wrong"] = f"host {host.name}: {found['wrong']}"
     if "MPI" in found:
         found["MPI"] = version_in(found["MPI"])
     return found
