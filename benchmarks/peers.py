@@ -27,10 +27,11 @@ from tf_hvd.bench.errors import BenchError
 from tf_hvd.bench.job import RunningJob
 from tf_hvd.bench.peers.base import Peer
 from tf_hvd.launch.commands import bench
-from tf_hvd.launch.job.command_line import Job, command_line
+from tf_hvd.launch.job.asked import Job
+from tf_hvd.launch.job.command_line import command_line
 from tf_hvd.launch.job.environment import without_launcher
 from tf_hvd.launch.job.hosts import Host
-from tf_hvd.launch.job.launchers import launcher_on
+from tf_hvd.launch.job.launchers import launchers_in
 
 WORKER = str(pathlib.Path(__file__).resolve().parent / "peers_worker.py")
 FOLDER = "/dev/shm"  # of the socket, whose path may have 107 bytes
@@ -293,7 +294,8 @@ class Horovod(Outside):
             runner = str(self._folder / "horovodrun")
             return [runner, "--gloo", "-np", str(len(hosts)), *where, *worker]
         path = os.environ.get("PATH", os.defpath)
-        launcher = launcher_on(os.pathsep.join([str(self._folder), path]))
+        folders = map(pathlib.Path, [self._folder, *path.split(os.pathsep)])
+        launcher = next((one for each in folders for one in launchers_in(each)), None)
         if launcher is None:
             raise BenchError(
                 f"it was built with MPI, but {self._folder} and the PATH have no launcher of that "
@@ -305,10 +307,9 @@ class Horovod(Outside):
             hosts=tuple(slots),
             cores=0,
             as_root=os.geteuid() == 0,
-            environ=self._environ,
         )
         needs = [f"{name}={value}" for name, value in launcher.environment.items()]
-        return ["env", *needs, *command_line(launcher, job)]
+        return ["env", *needs, *command_line(launcher, job, worker, self._environ)]
 
     def _has_mpi(self):
         ask = "import horovod.tensorflow as hvd; print(bool(hvd.mpi_built()))"

@@ -5,8 +5,8 @@ import argparse
 import pytest
 
 from tf_hvd.launch.errors import UsageError
-from tf_hvd.launch.job import run
-from tf_hvd.launch.job.allocation import allocation, expand, other_scheduler, unscheduled
+from tf_hvd.launch.job import asked
+from tf_hvd.launch.job.allocation import allocation, expand
 
 
 @pytest.mark.parametrize(
@@ -103,12 +103,11 @@ def test_what_cannot_be_read_is_said(environ, told):
         ({"FLUX_URI": "local:///run/flux/local"}, "Flux"),
         ({"COBALT_JOBID": "7"}, "Cobalt"),
         ({"LOADL_STEP_ID": "a.7.0"}, "LoadLeveler"),
-        (SLURM, ""),
-        ({}, ""),
     ],
 )
 def test_schedulers_of_which_the_name_is_known(environ, name):
-    assert other_scheduler(environ) == name
+    assert listed(environ) == (name, "")
+    assert listed({**environ, **SLURM})[0] == "Slurm"
 
 
 def test_who_stays_here_unasked_is_told(capsys):
@@ -131,19 +130,10 @@ def test_who_stays_here_unasked_is_told(capsys):
     assert capsys.readouterr().err == told
 
 
-def test_open_mpi_is_kept_from_schedulers_unless_the_user_chooses():
-    ours = unscheduled("openmpi", {})
-    assert set(ours) == {"PRTE_MCA_ras", "OMPI_MCA_ras", "PRTE_MCA_plm", "OMPI_MCA_plm"}
-    assert ours["PRTE_MCA_plm"] == ours["OMPI_MCA_plm"] == "^slurm"
-    for chosen in ("PRTE_MCA_plm", "OMPI_MCA_plm"):
-        assert set(unscheduled("openmpi", {chosen: "ssh"})) == {"PRTE_MCA_ras", "OMPI_MCA_ras"}
-    assert unscheduled("mpich", {}) == {}
-
-
 def hosts_of_job(environ, ranks=None, **options):
     given = {"np": ranks, "hosts": None, "hostfile": None, "mpi_args": "", **options}
     namespace = argparse.Namespace(**given)
-    hosts = run._hosts(namespace, environ)
+    hosts = asked._hosts(namespace, environ)
     return namespace.np, ",".join(map(str, hosts))
 
 

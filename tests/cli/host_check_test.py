@@ -10,8 +10,7 @@ import sys
 import pytest
 
 from tf_hvd.launch.errors import HostsError, UsageError
-from tf_hvd.launch.job.environment import avoiding_environment
-from tf_hvd.launch.job.host_check import Needs, check_hosts, goes_by_ssh
+from tf_hvd.launch.job.host_check import Needs, check_hosts, goes_by_ssh, ssh_command
 from tf_hvd.launch.job.hosts import Host
 from tf_hvd.launch.job.launchers import Launcher
 
@@ -22,7 +21,7 @@ MPIRUN = "#!/bin/sh\necho 'mpirun (Open MPI) 5.0.11'\n"
 def needs(tmp_path):
     """Of a job whose ssh runs what it is given here, after these lines of /bin/sh."""
 
-    def make(before="", program="sh", python="", **environ):
+    def make(before="", program="sh", python="", ssh="", **environ):
         for name, text in {
             "ssh": f'#!/bin/sh\n{before}\nexec "/bin/sh"\n',
             "mpirun": MPIRUN,
@@ -31,7 +30,8 @@ def needs(tmp_path):
             (tmp_path / name).chmod(0o700)
         path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
         launcher = Launcher("openmpi", str(tmp_path / "mpirun"))
-        return Needs(launcher, program, python, {**os.environ, "PATH": path, **environ})
+        environ = {**os.environ, "PATH": path, **environ}
+        return Needs(launcher, program, python, environ, ssh_command("openmpi", environ, ssh))
 
     return make
 
@@ -64,25 +64,11 @@ echo "$OWN"
     asked = needs(each)
 
     def networks(*names):
-        found = check_hosts([Host(name, 1) for name in names], asked)
-        return found.private, found.common
+        return check_hosts([Host(name, 1) for name in names], asked)
 
-    assert networks("a")[0] == ()
-    assert networks("a", "b") == (("10.9.0.0/24", "172.17.0.0/16"), ("10.0.0.0/24",))
-    assert networks("a", "b", "c") == (("172.17.0.0/16",), ())
-
-
-@pytest.mark.parametrize(
-    ("family", "arguments", "environ", "told"),
-    [
-        ("openmpi", [], {}, {"OMPI_MCA_btl_tcp_if_exclude": "127.0.0.0/8,172.17.0.0/16"}),
-        ("mpich", [], {}, {}),
-        ("openmpi", ["--mca", "btl_tcp_if_include", "ib0"], {}, {}),
-        ("openmpi", [], {"OMPI_MCA_btl_tcp_if_include": "eth0"}, {}),
-    ],
-)
-def test_open_mpi_is_told_to_avoid_them(family, arguments, environ, told):
-    assert avoiding_environment(family, ["172.17.0.0/16"], arguments, environ) == told
+    assert networks("a")[0] == []
+    assert networks("a", "b") == (["10.9.0.0/24", "172.17.0.0/16"], ["10.0.0.0/24"])
+    assert networks("a", "b", "c") == (["172.17.0.0/16"], [])
 
 
 def test_a_login_may_talk(needs):
@@ -91,8 +77,8 @@ def test_a_login_may_talk(needs):
 
 def test_ssh_gets_its_arguments_and_asks_for_nothing(needs, tmp_path):
     given = tmp_path / "given"
-    settings = {"PRTE_MCA_plm_ssh_args": "-p 2222 -i key"}
-    check_hosts([Host("a", 1)], needs(f'echo "$*" > {given}', **settings))
+    settings = {"PRTE_MCA_plm_ssh_args": "-p 2222"}
+    check_hosts([Host("a", 1)], needs(f'echo "$*" > {given}', ssh="-i key", **settings))
     assert given.read_text().startswith("-x -o BatchMode=yes -o ConnectTimeout=")
     assert given.read_text().endswith(" -p 2222 -i key a /bin/sh\n")
 
@@ -166,10 +152,25 @@ def test_who_goes_another_way_is_not_asked(family, words, environ, by_ssh):
 
 
 def test_the_facts_are_those_of_the_program_s_python(needs):
-    other = "sed 's/^\\[ -z .*/echo tf_hvd found TensorFlow=2.19; : '\\''/' | /bin/sh; exit"
-    answers = f'case "$*" in *" b "*) {other} ;; esac'
+    other = '{"tf_hvd": "none", "TensorFlow": "2.19", "MPI": "(Open MPI) 5.0.11"}'
+    answers = f"""case "$*" in *" b "*) echo 'tf_hvd found {other}'; exit ;; esac"""
     lines = complaints(needs(answers, python=sys.executable), "a", "b")
     assert re.fullmatch(r"host b: it has no tf_hvd, but a has .*; all hosts .*", lines[0])
     assert re.fullmatch(
         r"host b: it has TensorFlow 2\.19, but a has 2\.21.*; all hosts .*", lines[1]
     )
+
+
+@pytest.mark.parametrize(("python", "lacks"), [("/no/python3", True), ("", False)])
+def test_a_machine_without_any_python(needs, tmp_path, python, lacks):
+    """It is asked nothing, but may have no rank of a program that needs one."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "sh").symlink_to("/bin/sh")
+    there = f"sed 's|^PATH=.*|PATH={tmp_path}/bin|; s|{sys.executable}|/no/python|' | /bin/sh; exit"
+    asked = needs(f'case "$*" in *" b "*) {there} ;; esac', python=python)
+    if lacks:
+        assert complaints(asked, "b") == [
+            "host b: no program /no/python3 there; all hosts need it at the same place"
+        ]
+    else:
+        check_hosts([Host("localhost", 1), Host("b", 1)], asked)

@@ -7,11 +7,10 @@ from tf_hvd.launch.job.hosts import (
     Host,
     all_local,
     check_slots,
-    hosts_of,
     is_same,
-    most_ranks_on_a_host,
     parse_hostfile,
     parse_hosts,
+    placed,
 )
 
 AB = (Host("a", 1), Host("b", 4))
@@ -110,17 +109,10 @@ def test_slots_must_suffice():
 
 def test_which_hosts_get_ranks():
     hosts = parse_hosts("a:2,b:1,c:4")
-    assert [[h.name for h in hosts_of(hosts, n)] for n in (1, 2, 3, 4)] == [
-        ["a"], ["a"], ["a", "b"], ["a", "b", "c"],
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("hosts", "ranks", "most"),
-    [((), 3, 3), (AB, 1, 1), (AB, 3, 2), (AB, 5, 4), ((Host("a", 4), Host("b", 4)), 6, 4)],
-)
-def test_most_ranks_on_a_host(hosts, ranks, most):
-    assert most_ranks_on_a_host(hosts, ranks) == most
+    assert [",".join(map(str, placed(hosts, n))) for n in (1, 2, 3, 4)] == [
+        *("a:1", "a:2", "a:2,b:1", "a:2,b:1,c:1"),
+    ]
+    assert placed((), 3) == ()
 
 
 @pytest.mark.parametrize(

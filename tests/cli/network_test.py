@@ -1,19 +1,17 @@
 """Where a job on one machine listens, and when it is one."""
 
+import ipaddress
 import os
+import socket
+import sys
+from types import SimpleNamespace
 
 import pytest
 
+from tf_hvd.launch.commands.main import make_parser
 from tf_hvd.launch.job import network
-from tf_hvd.launch.job.allocation import unscheduled
-from tf_hvd.launch.job.environment import own_settings, without_launcher
-from tf_hvd.launch.job.hosts import Host
-from tf_hvd.launch.job.network import (
-    closed_transports,
-    listening_on_loopback,
-    says_where_to_listen,
-    stays_here,
-)
+from tf_hvd.launch.job.asked import job_of
+from tf_hvd.launch.job.network import LISTENING, listening_on_loopback, names
 
 # Rank 0 looks when all have joined, and so have opened what they open; rank 1 listens itself.
 LISTENERS = """
@@ -53,45 +51,27 @@ def test_a_job_on_one_machine_listens_on_nothing_beyond_loopback(environ, family
 @pytest.mark.parametrize(
     ("hosts", "words", "expected"),
     [
-        ((), (), True),
-        ((Host("here", 2),), (), True),
-        ((Host("localhost", 2),), ("--bind-to", "socket"), True),
-        ((Host("here", 1), Host("there", 1)), (), False),
-        ((), ("--host", "here:1,there:1"), False),
-        ((), ("-hosts=here,there",), False),
-        ((), ("-rmk", "pbs"), False),
-        ((), ("-iface", "eth0"), True),
+        (None, "", True),
+        ("here:2", "", True),
+        ("localhost:2", "--bind-to socket", True),
+        ("here:1,there:1", "", False),
+        (None, "--host here:1,there:1", False),
+        (None, "-hosts=here,there", False),
+        (None, "-rmk pbs", False),
+        (None, "-iface eth0", True),
     ],
 )
-def test_which_jobs_stay_on_one_machine(hosts, words, expected):
-    assert stays_here(hosts, words, "here") is expected
+def test_which_jobs_stay_on_one_machine(monkeypatch, hosts, words, expected):
+    monkeypatch.setattr(socket, "gethostname", lambda: "here")
+    given = ["-H", hosts] if hosts else []
+    command = ["run", "-np", "2", *given, f"--mpi-args={words}", sys.executable]
+    assert job_of(make_parser().parse_args(command), {}).here is expected
 
 
 def test_who_says_where_to_listen():
-    assert says_where_to_listen(("-iface", "eth0"))
-    assert says_where_to_listen(("-localhost=a",))
-    assert not says_where_to_listen(("-bind-to", "socket"))
-
-
-def test_transports_that_the_user_chooses_stay_open():
-    closed = closed_transports((), {})
-    assert closed == {
-        "OMPI_MCA_btl": "^tcp,ofi",
-        "UCX_TLS": "^tcp",
-        "FI_PROVIDER": "^tcp,sockets,udp,net,sm2",
-    }
-    chosen = {"OMPI_MCA_btl": "self,tcp", "FI_PROVIDER": "verbs"}
-    assert closed_transports((), chosen) == {"UCX_TLS": "^tcp"}
-    words = ("--mca", "btl", "self,tcp")
-    assert closed_transports(words, {"UCX_TLS": "all", "FI_PROVIDER": "x"}) == {}
-
-
-def test_a_job_that_a_rank_starts_may_go_to_other_machines():
-    rank = {"OMPI_COMM_WORLD_RANK": "0", "UCX_LOG_LEVEL": "info"}
-    ours = own_settings(closed_transports((), rank) | unscheduled("openmpi", rank))
-    assert "OMPI_MCA_plm" in ours
-    assert without_launcher({**rank, **ours}) == {"UCX_LOG_LEVEL": "info"}
-    assert own_settings({}) == {}
+    assert names(("-iface", "eth0"), LISTENING)
+    assert names(("-localhost=a",), LISTENING)
+    assert not names(("-bind-to", "socket"), LISTENING)
 
 
 def test_a_library_of_the_users_stays_preloaded(tmp_path):
@@ -121,6 +101,13 @@ def test_ranks_have_what_the_user_preloads_and_no_more(environ, call, program):
     ],
 )
 def test_the_network_of_a_job(monkeypatch, common, expected):
-    own = ["127.0.0.0/8", "10.0.0.0/24", "10.1.0.0/16"]
-    monkeypatch.setattr(network, "_own_networks", lambda: own)
+    own = {"lo": "127.0.0.1/8", "a": "10.0.0.1/24", "b": "10.1.0.1/16"}
+    interfaces = {name: ipaddress.IPv4Interface(text) for name, text in own.items()}
+    addresses = {
+        name: [
+            SimpleNamespace(family=socket.AF_INET, address=str(one.ip), netmask=str(one.netmask))
+        ]
+        for name, one in interfaces.items()
+    }
+    monkeypatch.setattr(network.psutil, "net_if_addrs", lambda: addresses)
     assert network.jobs_network(common) == expected

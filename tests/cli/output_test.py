@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tf_hvd.core import contract
-from tf_hvd.launch.job.command_line import Job, Output, by_way_of_rank
+from tf_hvd.launch.job.asked import Job
+from tf_hvd.launch.job.command_line import by_way_of_rank
 from tf_hvd.launch.job.job_output import Bar, Cell
 from tf_hvd.launch.machine import rank as rank_program
 
@@ -54,8 +55,8 @@ def test_a_restart_adds_to_what_the_starts_before_have_printed(session, tmp_path
     session.serve()
     for number in (0, 0, 1, 2):
         program = ("/bin/sh", "-c", f"echo {number}")
-        job = Job(ranks=1, command=program, output=Output(str(tmp_path)))
-        command = by_way_of_rank("", job, session, local=True)
+        job = Job(ranks=1, command=program, output=str(tmp_path))
+        command = by_way_of_rank("", job, session.home.job, session.state.job)
         environ = {**os.environ, contract.START: str(number)}
         # Its output ends when all is copied.
         subprocess.run(command, env=environ, capture_output=True, check=True)

@@ -6,18 +6,27 @@ import pytest
 
 from tf_hvd.core import contract
 from tf_hvd.launch.errors import UsageError
-from tf_hvd.launch.job.command_line import Job, Output, command_line
-from tf_hvd.launch.job.environment import asked_variables, exported_names, rank_environment
+from tf_hvd.launch.job.asked import Job, asked_variables
+from tf_hvd.launch.job.command_line import command_line
+from tf_hvd.launch.job.environment import (
+    Facts,
+    exported_names,
+    own_timeline,
+    rank_environment,
+    without_launcher,
+)
 from tf_hvd.launch.job.hosts import Host
-from tf_hvd.launch.job.launchers import Launcher
+from tf_hvd.launch.job.launchers import ALONE, Launcher
 
 PROGRAM = ("python", "train.py", "--epochs", "2")
 LOCAL = {"ranks": 2, "cores": 2, "here": True, "environ": {"SLURMD_NODENAME": "b"}}
+FILES = {"ranks": 2, "cores": 2, "output": "o"}
 TWO_HOSTS = (Host("a", 4), Host("b", 2))
 
 
-def words(family, **job):
-    line = command_line(Launcher(family, "/mpi/bin/start"), Job(command=PROGRAM, **job))
+def words(family, interface="", environ=(), **job):
+    launcher, asked = Launcher(family, "/mpi/bin/start"), Job(command=PROGRAM, **job)
+    line = command_line(launcher, asked, PROGRAM, dict(environ), interface)
     assert line[0] == "/mpi/bin/start"
     assert line[-len(PROGRAM) :] == list(PROGRAM)
     return " ".join(line[1 : -len(PROGRAM)])
@@ -93,7 +102,7 @@ def test_openmpi(job, expected):
             "-np 2 -genvall -bind-to core:1",
         ),
         (
-            {"ranks": 2, "cores": 2, "interfaces": "lo,eth0", "output": Output("o", tags=True)},
+            {"ranks": 2, "cores": 2, "interface": "lo", "output": "o", "tags": True},
             "-np 2 -genvall -iface lo -bind-to core:1",
         ),
         (
@@ -136,17 +145,17 @@ def test_mpich(job, expected):
             "--cpu-bind=cores",
         ),
         (
-            {"ranks": 11, "cores": 11, "output": Output("a%b", tags=True)},
+            {"ranks": 11, "cores": 11, "output": "a%b", "tags": True},
             "--ntasks=11 --export=ALL --input=0 --cpu-bind=cores --label "
             "--output=a%%b/rank.%2t/stdout --error=a%%b/rank.%2t/stderr",
         ),
         (
-            {"ranks": 2, "cores": 2, "output": Output("o"), "environ": {contract.START: "0"}},
+            {**FILES, "environ": {contract.START: "0"}},
             "--ntasks=2 --export=ALL --input=0 --cpu-bind=cores --kill-on-bad-exit=0 "
             "--output=o/rank.%1t/stdout --error=o/rank.%1t/stderr",
         ),
         (
-            {"ranks": 2, "cores": 2, "output": Output("o"), "environ": {contract.START: "10"}},
+            {**FILES, "environ": {contract.START: "10"}},
             "--ntasks=2 --export=ALL --input=0 --cpu-bind=cores --kill-on-bad-exit=0 "
             "--output=o/rank.%1t/stdout --error=o/rank.%1t/stderr --open-mode=append",
         ),
@@ -203,28 +212,184 @@ def test_what_cannot_be_asked_for(tmp_path, settings, lines, text):
         asked_variables(settings, None if settings else str(file), {})
 
 
+BTL = "OMPI_MCA_btl"
+
+
 @pytest.mark.parametrize(
-    ("launcher", "environ", "terminal", "expected"),
+    ("launcher", "environ", "facts", "expected"),
     [
         (
             Launcher("openmpi", "mpirun", "/mpi/lib/libmpi.so.40"),
             {"HOME": "/"},
-            True,
+            {"terminal": "1"},
             {"HOME": "/", "TF_HVD_MPI_LIBRARY": "/mpi/lib/libmpi.so.40", "TTY_COMPATIBLE": "1"},
         ),
         (
             Launcher("openmpi", "ompirun_wrapper", None, {"OPAL_PREFIX": "/mpi"}),
             {},
-            False,
+            {},
             {"OPAL_PREFIX": "/mpi", "TTY_COMPATIBLE": "0"},
         ),
         (
             Launcher("mpich", "m"),
             {"TTY_COMPATIBLE": "1"},
-            False,
+            {},
             {"TTY_COMPATIBLE": "1", "TF_HVD_LAST": ""},
+        ),
+        # One rank needs no MPI, and is told nothing of it.
+        (
+            ALONE,
+            {"A": "", "PYTHONPATH": "/b"},
+            {"job": "j", "start": "1", "timeline": "t", "horovod": "/a", "loopback": "lo"},
+            {
+                "A": "",
+                "PYTHONPATH": "/a:/b",
+                contract.JOB: "j",
+                contract.START: "1",
+                "HOROVOD_TIMELINE": "t",
+            },
+        ),
+        (
+            Launcher("mpich", "m"),
+            {"HYDRA_HOST_FILE": "f", "UCX_TLS": "all", "TTY_COMPATIBLE": "1"},
+            {"alone": "x", "loopback": "lo", "words": ("--mca", "btl", "self,tcp")},
+            {
+                "UCX_TLS": "all",
+                "TTY_COMPATIBLE": "1",
+                "FI_PROVIDER": "^tcp,sockets,udp,net,sm2",
+                contract.SETTINGS: "FI_PROVIDER",
+                contract.LAST: "",
+            },
         ),
     ],
 )
-def test_rank_environment(launcher, environ, terminal, expected):
-    assert rank_environment(launcher, environ, terminal) == expected
+def test_rank_environment(launcher, environ, facts, expected):
+    assert rank_environment(environ, launcher, Facts(**facts)) == expected
+
+
+SESSION = "PRTE_MCA_prte_local_tmpdir_base"
+SEGMENT = "OMPI_MCA_btl_sm_segment_size"
+AVOIDED = "OMPI_MCA_btl_tcp_if_exclude"
+KEPT_TO = (
+    *("OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include"),
+    "PRTE_MCA_if_include",
+)
+SSH = {"PRTE_MCA_plm_ssh_args": "-x", "HOME": "/"}
+CLOSED = {
+    "OMPI_MCA_btl": "^tcp,ofi",
+    "UCX_TLS": "^tcp",
+    "FI_PROVIDER": "^tcp,sockets,udp,net,sm2",
+}
+SCHEDULERS = {
+    **dict.fromkeys(
+        ("PRTE_MCA_ras", "OMPI_MCA_ras"),
+        "^alps,flux,gridengine,loadleveler,lsf,pbs,slurm,tm",
+    ),
+    **dict.fromkeys(("PRTE_MCA_plm", "OMPI_MCA_plm"), "^slurm"),
+}
+
+
+def told(family, facts, environ=(), words=()):
+    """What the launcher and ranks of this family are told of these facts."""
+    before = {"TTY_COMPATIBLE": "0", **dict(environ)}
+    ranks = rank_environment(before, Launcher(family, "m"), Facts(words=words, **facts))
+    changed = {name: text for name, text in ranks.items() if before.get(name) != text}
+    changed.pop(contract.LAST, None)
+    changed.pop(contract.SETTINGS, None)
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("family", "facts", "environ", "words", "expected"),
+    [
+        (
+            *("openmpi", {"ssh": "-p 22"}, SSH, ()),
+            {"PRTE_MCA_plm_ssh_args": "-x -p 22", "OMPI_MCA_plm_rsh_args": "-p 22"},
+        ),
+        ("mpich", {"ssh": "-p 22"}, SSH, (), {"HYDRA_LAUNCHER_EXTRA_ARGS": "-p 22"}),
+        ("openmpi", {"interfaces": "lo,eth0"}, {}, (), dict.fromkeys(KEPT_TO, "lo,eth0")),
+        ("mpich", {"interfaces": "lo"}, {}, (), {}),
+        # Where Open MPI keeps its files.
+        ("openmpi", {"folder": "/job"}, {}, (), {SESSION: "/job"}),
+        ("openmpi", {"folder": "/job"}, {SESSION: "/mine"}, (), {}),
+        ("openmpi", {"folder": "/job"}, {"PRTE_MCA_prte_tmpdir_base": "/x"}, (), {}),
+        ("mpich", {"folder": "/job"}, {}, (), {}),
+        # Where /dev/shm has little room.
+        ("openmpi", {"little": "2"}, {}, (), {SEGMENT: "2"}),
+        ("openmpi", {"little": "2"}, {SEGMENT: "9"}, (), {}),
+        ("openmpi", {"little": "2"}, {}, ("--mca", "btl_sm_segment_size", "9"), {}),
+        ("mpich", {"little": "2"}, {}, (), {}),
+        # Open MPI is kept from schedulers, and all from transports to others, unless the user
+        # chooses.
+        ("openmpi", {"alone": "x"}, {}, (), SCHEDULERS),
+        *(
+            (
+                *("openmpi", {"alone": "x"}, {chosen: "ssh"}, ()),
+                {name: text for name, text in SCHEDULERS.items() if name.endswith("ras")},
+            )
+            for chosen in ("PRTE_MCA_plm", "OMPI_MCA_plm")
+        ),
+        ("mpich", {"alone": "x"}, {}, (), {}),
+        ("mpich", {"loopback": "lo"}, {}, (), CLOSED),
+        (
+            *("openmpi", {"loopback": "lo"}, {BTL: "self,tcp", "FI_PROVIDER": "verbs"}, ()),
+            {"UCX_TLS": "^tcp"},
+        ),
+        (
+            *("openmpi", {"loopback": "lo"}, {"UCX_TLS": "all", "FI_PROVIDER": "x"}),
+            *(("--mca", "btl", "self,tcp"), {}),
+        ),
+        # On several machines.
+        ("openmpi", {"network": "10.0.0.0/8"}, {}, (), dict.fromkeys(KEPT_TO, "10.0.0.0/8")),
+        ("mpich", {"network": "10.0.0.0/8", "private": "172.17.0.0/16"}, {}, (), {}),
+        (
+            *("openmpi", {"private": "172.17.0.0/16,10.9.0.0/24"}, {}, ()),
+            {AVOIDED: "127.0.0.0/8,172.17.0.0/16,10.9.0.0/24"},
+        ),
+        (
+            *("openmpi", {"network": "10.0.0.0/8", "private": "172.17.0.0/16"}, {}, ()),
+            dict.fromkeys(KEPT_TO, "10.0.0.0/8"),
+        ),
+        (
+            *("openmpi", {"network": "10.0.0.0/8", "private": "172.17.0.0/16"}, {}),
+            *(("--mca", "btl_tcp_if_include", "ib0"), {}),
+        ),
+        ("openmpi", {"private": "172.17.0.0/16"}, {KEPT_TO[0]: "eth0"}, (), {}),
+        (
+            *("openmpi", {"interfaces": "ib0", "network": "10.0.0.0/8", "private": "1.0.0.0/8"}),
+            *({}, (), dict.fromkeys(KEPT_TO, "ib0")),
+        ),
+    ],
+)
+def test_what_is_set_where(family, facts, environ, words, expected):
+    assert told(family, facts, environ, words) == expected
+
+
+def test_a_job_that_a_rank_starts_may_go_to_other_machines():
+    rank = {"OMPI_COMM_WORLD_RANK": "0", "UCX_LOG_LEVEL": "info", "TTY_COMPATIBLE": "0"}
+    facts = Facts(alone="x", loopback="lo")
+    ranks = rank_environment(rank, Launcher("openmpi", "m"), facts)
+    assert "OMPI_MCA_plm" in ranks
+    assert without_launcher(ranks) == {"UCX_LOG_LEVEL": "info", "TTY_COMPATIBLE": "0"}
+    assert contract.SETTINGS not in rank_environment({}, Launcher("openmpi", "m"), Facts())
+
+
+def test_mpich_has_a_variable_to_lose():
+    """Its launcher loses the last one of its environment on other machines: a rank's job, once."""
+    facts = Facts(job="tf_hvd-1", alone="x", loopback="lo")
+    ranks = rank_environment({}, Launcher("mpich", "mpiexec"), facts)
+    assert list(ranks)[-1] == contract.LAST
+    assert contract.LAST in exported_names(ranks)
+
+
+@pytest.mark.parametrize(
+    ("path", "start", "own"),
+    [
+        ("/a/trace.json", "0", "/a/trace.json"),
+        ("/a/trace.json", "2", "/a/trace.restart-2.json"),
+        ("DYNAMIC", "1", "DYNAMIC"),
+        ("", "1", ""),
+    ],
+)
+def test_the_timeline_of_a_start(path, start, own):
+    assert own_timeline(path, start) == own

@@ -188,22 +188,10 @@ def test_init_that_may_do_without_a_rank_waits_for_none(capsys, monkeypatch, sai
         assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize(
-    ("family", "free", "words", "environ", "expected"),
-    [
-        ("openmpi", 9 * MIB, (), {}, {"OMPI_MCA_btl_sm_segment_size": "2097152"}),
-        ("openmpi", 64 * MIB, (), {}, {}),
-        ("openmpi", None, (), {}, {}),
-        ("mpich", 9 * MIB, (), {}, {}),
-        ("openmpi", 9 * MIB, ("--mca", "btl_sm_segment_size", "9"), {}, {}),
-        ("openmpi", 9 * MIB, (), {"OMPI_MCA_btl_sm_segment_size": "9"}, {}),
-    ],
-)
-def test_open_mpi_takes_less_where_there_is_little(
-    monkeypatch, family, free, words, environ, expected
-):
+@pytest.mark.parametrize(("free", "size"), [(9 * MIB, "2097152"), (64 * MIB, ""), (None, "")])
+def test_open_mpi_takes_less_where_there_is_little(monkeypatch, free, size):
     monkeypatch.setattr(shared_memory, "free", lambda: free)
-    assert shared_memory.small_segments(family, 2, words, environ) == expected
+    assert shared_memory.small_segment(2) == size
 
 
 def test_what_is_said_of_little_shared_memory():

@@ -448,7 +448,7 @@ def test_one_that_runs_gives_its_ranks_their_time(started, tmp_path, wait_until)
 SSH = """#!/bin/sh
 case "$*" in
 *agent.py*) for last; do :; done; exec /bin/sh -c "$last.other" ;;
-*) echo "tf_hvd found missing=no tf_hvd there" ;;
+*) echo 'tf_hvd found {"wrong": "no tf_hvd there"}' ;;
 esac
 """
 

@@ -77,7 +77,7 @@ def _first_cores() -> Any:
 
 
 def _siblings(cpu: int) -> str:
-    """What the hyper-threads of one core have in common; as run.count_cores has it."""
+    """What the hyper-threads of one core have in common; as asked.count_cores has it."""
     siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
     return siblings.read_text() if siblings.is_file() else str(cpu)
 

@@ -10,7 +10,7 @@ import os
 import pathlib
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from tf_hvd.core import wheels
@@ -19,6 +19,7 @@ from tf_hvd.launch.elastic import driver as elastic_driver
 from tf_hvd.launch.errors import UsageError
 from tf_hvd.launch.job import interpreter, run, supervise
 from tf_hvd.launch.job.environment import horovod_path
+from tf_hvd.launch.job.session import Home
 
 _NOT_AS_ASKED = 2
 
@@ -58,18 +59,18 @@ def _version() -> str:
     return f"tf_hvd {info.VERSION}, built for TensorFlow {wheels.named(list(info.BUILDS))}"
 
 
-def _rank_count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a positive number of ranks; for example -np 2"
-        )
-    return int(text)
+def _whole(least: int, what: str) -> Callable[[str], int]:
+    """Reads whole numbers that are not less; says of another text that it is not `what`."""
+
+    def number(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and int(text) >= least):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a {what}")
+        return int(text)
+
+    return number
 
 
-def _restarts(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of restarts; 0 for none")
-    return int(text)
+_rank_count = _whole(1, "positive number of ranks; for example -np 2")
 
 
 def _seconds(text: str) -> float:
@@ -82,13 +83,7 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _megabytes(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of megabytes, as 500")
-    return int(text)
-
-
-def _add_output(runner: argparse.ArgumentParser) -> None:
+def _add_files(runner: argparse.ArgumentParser) -> None:
     runner.add_argument(
         "--output-filename",
         metavar="FOLDER",
@@ -104,9 +99,6 @@ def _add_output(runner: argparse.ArgumentParser) -> None:
         action="store_true",
         help="put the rank and the stream before each line, as `[1,0]<stdout>: `",
     )
-
-
-def _add_files(runner: argparse.ArgumentParser) -> None:
     runner.add_argument(
         "--timeline",
         metavar="FILE",
@@ -115,7 +107,7 @@ def _add_files(runner: argparse.ArgumentParser) -> None:
     )
     runner.add_argument(
         "--timeline-limit",
-        type=_megabytes,
+        type=_whole(1, "number of megabytes, as 500"),
         metavar="MB",
         help="how long a rank's may become: what comes last is kept",
     )
@@ -230,7 +222,6 @@ def add_run_options(runner: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run a Horovod script: `import horovod` imports tf_hvd",
     )
-    _add_output(runner)
     _add_files(runner)
     _add_environment(runner)
     _add_network(runner)
@@ -291,7 +282,7 @@ def _add_elastic(runner: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--reset-limit",
-        type=_restarts,
+        type=_whole(0, "number of restarts; 0 for none"),
         metavar="N",
         help="end the job after N starts beside the first",
     )
@@ -325,8 +316,11 @@ def _start_run(options: argparse.Namespace) -> int:
     try:
         with bound:
             elastic_driver.check(options)
-            start = elastic_driver.drive if elastic_driver.is_asked_for(options) else run.run
-            code = start(options, os.environ)
+            if elastic_driver.is_asked_for(options):
+                code = elastic_driver.drive(options, os.environ)
+            else:
+                with Home() as home:
+                    code = run.start_once(options, os.environ, home).code
     except KeyboardInterrupt:  # before the job has started; supervise() obeys it without
         return 128 + signal.SIGINT
     if 0 < code < 128:

@@ -15,8 +15,9 @@ from collections.abc import Mapping
 
 from tf_hvd.launch.elastic.hosts import parse_discovered
 from tf_hvd.launch.errors import UsageError
-from tf_hvd.launch.job import run, supervise
+from tf_hvd.launch.job import supervise
 from tf_hvd.launch.job.allocation import allocation
+from tf_hvd.launch.job.asked import given_hosts
 from tf_hvd.launch.job.environment import is_rank
 from tf_hvd.launch.job.hosts import FEWER_RANKS, Host, all_local, check_slots
 from tf_hvd.launch.job.job_watch import say
@@ -145,7 +146,7 @@ def fixed_hosts(
         UsageError: they cannot be read, are too few, or are not to be reached.
     """
     if options.hosts or options.hostfile:
-        given = run.given_hosts(options)
+        given = given_hosts(options)
         check_slots(given, ranks, FEWER_RANKS)
         return given
     # A rank that starts a job starts it beside itself.

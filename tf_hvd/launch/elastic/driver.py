@@ -20,6 +20,7 @@ from tf_hvd.launch.elastic.discovery import SLURM_JOB, Discovery, fixed_hosts
 from tf_hvd.launch.elastic.hosts import Hosts, slots_of
 from tf_hvd.launch.errors import HostsError, UsageError
 from tf_hvd.launch.job import interpreter, run, supervise
+from tf_hvd.launch.job.asked import ssh_arguments
 from tf_hvd.launch.job.environment import is_rank, without_launcher
 from tf_hvd.launch.job.far_agent import FarAgent
 from tf_hvd.launch.job.grace import Reach, by_srun, by_ssh
@@ -298,9 +299,7 @@ def _reach(options: argparse.Namespace, environ: Mapping[str, str]) -> Reach:
         if SLURM_JOB in environ:
             return by_srun
         launcher = find_launcher(options.mpi, environ)
-        family = launcher.family if launcher else "openmpi"
-        settings = {**environ, **run.ssh_settings(family, options, environ)}
-        return by_ssh(ssh_command(family, settings))
+        return by_ssh(ssh_command(launcher.family, environ, ssh_arguments(options)))
 
     return lambda host, words: way()(host, words)
 

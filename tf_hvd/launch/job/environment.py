@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tf_hvd.core import contract
-from tf_hvd.launch.errors import UsageError, read_text
+from tf_hvd.launch.job.allocation import HOST_FILES
 from tf_hvd.launch.job.launchers import LIBRARY_VARIABLE, Launcher
 from tf_hvd.launch.machine.task import RANK_VARIABLES
 
@@ -25,7 +26,7 @@ _OF_LAUNCHERS = (
     r"|SLURM_(CPUS_ON_NODE|GTIDS|LOCALID|NODEID|PROCID|STEP_.*|TASK_PID|TOPOLOGY_ADDR)"
 )
 _AT_HOME = re.compile(f"{_STAYS}|{_OF_A_LOGIN}|{_OF_LAUNCHERS}")
-_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 # By these a rank of MPI is known. Not by SLURM_PROCID, which all processes of a step have.
 MPI_RANK_VARIABLES = (*RANK_VARIABLES["openmpi"], *RANK_VARIABLES["mpich"])
@@ -56,18 +57,165 @@ _TOLD = frozenset(
 _SETTINGS_PREFIX = "PMIX_MCA_"
 
 
-def with_own_timeline(environ: Mapping[str, str]) -> dict[str, str]:
-    """`environ`, in which a start of an elastic job does not overwrite the starts' before it.
+@dataclass(frozen=True)
+class Facts:
+    """What decides about the ranks' environment besides the caller's, found out before.
+
+    But for `words` these are texts, which stand in the variables' values; an empty one sets none.
+    """
+
+    words: Sequence[str] = ()  # the user's arguments for the launcher
+    job: str = ""  # the job's name
+    start: str = ""  # the number of an elastic job's start
+    timeline: str = ""  # the file of this start, if it is not the caller's
+    horovod: str = ""  # the folder with a `horovod` that is tf_hvd (--as-horovod)
+    terminal: str = "0"  # whether the standard output ends at a terminal: 0 or 1
+    ssh: str = ""  # arguments for ssh (-p, -i)
+    interfaces: str = ""  # what MPI is to keep to (--network-interfaces)
+    folder: str = ""  # the session's
+    little: str = ""  # what size of a segment will do, if /dev/shm has little room
+    alone: str = ""  # not empty if all is on this machine, whatever hosts a scheduler has
+    loopback: str = ""  # the interface that such a job is kept to
+    network: str = ""  # the one that all machines of the job have in common, if it is one
+    private: str = ""  # those by which they do not reach each other, comma-separated
+
+
+@dataclass(frozen=True)
+class _Row:
+    """Variables of the ranks' environment: who gets them, when, and what."""
+
+    names: tuple[str, ...]
+    fact: str = ""  # of `Facts` or the launcher; nothing is set where it is empty. None: always
+    to: str = "mpi"  # whose ranks: a family's, any MPI's ("mpi"), also one's that needs none ("")
+    value: str = "{}"  # the fact is put in place of the braces
+    unless: str = ""  # an expression for variables and arguments by which the user has chosen
+    how: str = "is"  # or "before" or "after" the caller's, which may be a list; "not": removed
+    ours: bool = False  # whether it is for this job alone: a job that a rank starts is without it
+
+
+_JOINED = {"is": "{0}", "before": "{0}" + os.pathsep + "{1}", "after": "{1} {0}"}
+_SCHEDULERS = "^alps,flux,gridengine,loadleveler,lsf,pbs,slurm,tm"
+_TCP = "OMPI_MCA_btl_tcp_if_(in|ex)clude|[a-z-].*tcp_if.*"
+_INTERFACES = (
+    "OMPI_MCA_btl_tcp_if_include",
+    "OMPI_MCA_oob_tcp_if_include",
+    "PRTE_MCA_if_include",
+)
+# In this order: of rows for the same variable the first one that holds counts.
+_TABLE = (
+    # tf_hvd's own, and the user's options.
+    _Row((contract.JOB,), "job", to=""),
+    _Row((contract.START,), "start", to=""),
+    _Row((TIMELINE,), "timeline", to=""),
+    _Row(("PYTHONPATH",), "horovod", to="", how="before"),
+    # The library that belongs to the launcher is the one that the ranks shall open.
+    _Row((LIBRARY_VARIABLE,), "library"),
+    # Open MPI gives its ranks a pseudo-terminal and MPICH a pipe whatever the output is, so
+    # programs cannot find out; this tells those that ask (rich does).
+    _Row(("TTY_COMPATIBLE",), "terminal", unless="TTY_COMPATIBLE"),
+    # For ssh, after the arguments that it gets already. The names of Open MPI 5 and of 4.
+    _Row(("PRTE_MCA_plm_ssh_args", "OMPI_MCA_plm_rsh_args"), "ssh", "openmpi", how="after"),
+    _Row(("HYDRA_LAUNCHER_EXTRA_ARGS",), "ssh", "mpich", how="after"),
+    # MPICH is told on its command line.
+    _Row(_INTERFACES, "interfaces", "openmpi"),
+    # Elsewhere the files of Open MPI 5's session are at `ompi.<process id>` in the temporary
+    # folder. A launcher that is killed leaves them there, and the launcher that gets the same
+    # process id later does not start ("The PMIx server's listener thread failed to start").
+    _Row(
+        ("PRTE_MCA_prte_local_tmpdir_base",),
+        "folder",
+        "openmpi",
+        unless="PRTE_MCA_prte_(local_)?tmpdir_base",
+    ),
+    # Else Open MPI says of ranks beside each other that they cannot reach each other.
+    _Row(
+        ("OMPI_MCA_btl_sm_segment_size",),
+        "little",
+        "openmpi",
+        unless="(OMPI_MCA_)?btl_sm_segment_size",
+    ),
+    # MPI, where it is given no hosts, takes those of the schedulers that it knows itself. What has
+    # Open MPI ask no scheduler for hosts, nor Slurm's srun for its version: by the names of Open
+    # MPI 5 and 4. Versions that have no such component take no notice. MPICH has options for that
+    # (command_line.py).
+    _Row(HOST_FILES, "alone", how="not"),
+    _Row(
+        ("PRTE_MCA_ras", "OMPI_MCA_ras"),
+        "alone",
+        "openmpi",
+        _SCHEDULERS,
+        unless="(PRTE|OMPI)_MCA_ras",
+        ours=True,
+    ),
+    _Row(
+        ("PRTE_MCA_plm", "OMPI_MCA_plm"),
+        "alone",
+        "openmpi",
+        "^slurm",
+        unless="(PRTE|OMPI)_MCA_plm",
+        ours=True,
+    ),
+    # What opens none of the transports that listen, on one machine: Open MPI's, UCX's, and
+    # libfabric's, the two that MPICH may have been built with; of libfabric also not the one that
+    # leaves a file in /dev/shm. Open MPI's way through libfabric, for one-sided calls between
+    # machines, waits a second in MPI_Init where it finds no network for that.
+    _Row(("OMPI_MCA_btl",), "loopback", value="^tcp,ofi", unless="(OMPI_MCA_)?btl", ours=True),
+    _Row(("UCX_TLS",), "loopback", value="^tcp", unless="UCX_TLS", ours=True),
+    _Row(
+        ("FI_PROVIDER",),
+        "loopback",
+        value="^tcp,sockets,udp,net,sm2",
+        unless="FI_PROVIDER",
+        ours=True,
+    ),
+    # On several machines Open MPI keeps to the network that they have in common, or off those by
+    # which they do not reach each other: it takes an address that two machines have for one
+    # machine, and waits for ever. MPICH does not.
+    _Row(_INTERFACES, "network", "openmpi", unless=_TCP),
+    _Row(
+        ("OMPI_MCA_btl_tcp_if_exclude",),
+        "private",
+        "openmpi",
+        "127.0.0.0/8,{}",
+        unless=_TCP,
+    ),
+    # Comes last: MPICH's launcher loses the last variable on other machines.
+    _Row((contract.LAST,), "", "mpich", ""),
+)
+
+
+def rank_environment(
+    environ: Mapping[str, str], launcher: Launcher, facts: Facts
+) -> dict[str, str]:
+    """The environment of the ranks, and of their launcher: the caller's, and `_TABLE`. Pure."""
+    ranks = {**environ, **launcher.environment}
+    kinds = {"", launcher.family, "mpi" if launcher.family else ""}
+    texts = {**vars(facts), "library": launcher.library, "": "always"}
+    ours: list[str] = []
+    for row in _TABLE:
+        fact = texts[row.fact]
+        if not fact or row.to not in kinds:
+            continue
+        if row.unless and any(re.fullmatch(row.unless, each) for each in (*ranks, *facts.words)):
+            continue
+        for name in row.names:
+            text, before = row.value.format(fact), ranks.pop(name, "")
+            if row.how != "not":
+                ranks[name] = _JOINED[row.how].format(text, before) if before else text
+        ours += row.names if row.ours else ()
+    return {contract.SETTINGS: ",".join(ours), **ranks} if ours else ranks
+
+
+def own_timeline(path: str, start: str) -> str:
+    """The timeline of a start of an elastic job, which does not overwrite the starts' before it.
 
     The second start's timeline is "trace.restart-1.json" where the first one's is "trace.json". Of
     metrics there is one file: whoever reads counters knows that they begin anew.
     """
-    number = environ.get(contract.START, "")
-    path = environ.get(TIMELINE, "")
-    if number in ("", "0") or path in ("", "DYNAMIC"):
-        return dict(environ)
+    if start == "0" or path in ("", "DYNAMIC"):
+        return path
     stem, suffix = os.path.splitext(path)
-    return {**environ, TIMELINE: f"{stem}.restart-{number}{suffix}"}
+    return f"{stem}.restart-{start}{suffix}"
 
 
 def is_rank(environ: Mapping[str, str]) -> bool:
@@ -75,15 +223,17 @@ def is_rank(environ: Mapping[str, str]) -> bool:
     return any(name in environ for name in MPI_RANK_VARIABLES)
 
 
-def without_launcher(environ: Mapping[str, str]) -> dict[str, str]:
+def without_launcher(environ: Mapping[str, str], library: bool = True) -> dict[str, str]:
     """`environ` without what a launcher tells a rank: who starts with it starts a job of its own.
 
+    The `library` that the launcher chose stays, unless the user names an MPI for the new job.
     A program that starts MPI with these variables joins the job of the rank that started it, under
     that rank's number.
     """
     if not is_rank(environ):  # but perhaps the one rank of a job without MPI
         return {name: text for name, text in environ.items() if name not in _OF_A_RANK}
     told = _TOLD.union(environ.get(contract.SETTINGS, "").split(","))
+    told = told if library else told | {LIBRARY_VARIABLE}
     return {
         name: text
         for name, text in environ.items()
@@ -92,144 +242,15 @@ def without_launcher(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def own_settings(ours: Mapping[str, str]) -> dict[str, str]:
-    """Variables that set up MPI for one job, and their names: a rank's own job is without them."""
-    return {**ours, contract.SETTINGS: ",".join(ours)} if ours else {}
-
-
 def exported_names(environ: Mapping[str, str], asked: Collection[str] = ()) -> list[str]:
-    """The variables of `environ` that go to other machines, sorted.
-
-    Args:
-        environ: the caller's.
-        asked: names that go whatever they are.
-    """
+    """The variables of `environ` that go to other machines, sorted; `asked` whatever they are."""
     return sorted(
         name
         for name in environ
-        if name in asked or (_NAME.fullmatch(name) and not _AT_HOME.fullmatch(name))
+        if name in asked or (NAME.fullmatch(name) and not _AT_HOME.fullmatch(name))
     )
-
-
-def asked_variables(
-    settings: Sequence[str], file: str | None, environ: Mapping[str, str]
-) -> dict[str, str]:
-    """The variables that `-x` and `--env-file` name, with their values; `-x` counts more.
-
-    Args:
-        settings: each is `NAME=VALUE`, or `NAME` for the caller's value.
-        file: a path; a line of it is such a setting, or empty, or a comment (`#`). Nothing in it
-            is quoted or expanded, as in Docker's.
-        environ: the caller's.
-
-    Raises:
-        UsageError: a setting is none, a variable is not set, or the file cannot be read.
-    """
-    asked: dict[str, str] = {}
-    if file is not None:
-        lines = read_text(file, "--env-file").splitlines()
-        for number, line in enumerate(lines, 1):
-            if line.strip() and not line.lstrip().startswith("#"):
-                asked |= _variable(line, environ, f"{file}, line {number}")
-    for setting in settings:
-        asked |= _variable(setting, environ, "-x")
-    return asked
-
-
-def _variable(setting: str, environ: Mapping[str, str], where: str) -> dict[str, str]:
-    name, equals, value = setting.partition("=")
-    name = name.strip()
-    if not _NAME.fullmatch(name):  # a value may be a secret
-        raise UsageError(
-            f"{where}: {name!r} is not the name of a variable; give NAME or NAME=VALUE"
-        )
-    if not equals and name not in environ:
-        raise UsageError(f"{where}: the variable {name} is not set; give its value, {name}=VALUE")
-    return {name: value if equals else environ[name]}
-
-
-def rank_environment(
-    launcher: Launcher, environ: Mapping[str, str], terminal: bool
-) -> dict[str, str]:
-    """The environment of the ranks: the caller's, the MPI library, and whether a terminal looks on.
-
-    Args:
-        launcher: its library is the one that the ranks shall open.
-        environ: the caller's environment.
-        terminal: whether the standard output ends at a terminal. Open MPI gives its ranks a
-            pseudo-terminal and MPICH a pipe whatever the output is, so programs cannot find out;
-            `TTY_COMPATIBLE` tells those that ask (rich does).
-    """
-    ranks = {"TTY_COMPATIBLE": str(int(terminal)), **environ, **launcher.environment}
-    if launcher.library:
-        ranks[LIBRARY_VARIABLE] = launcher.library
-    if launcher.family == "mpich":
-        ranks[contract.LAST] = ""
-    return ranks
 
 
 def horovod_path() -> str:
     """The folder that PYTHONPATH must name for `import horovod` to give tf_hvd."""
     return str(Path(__file__).resolve().parents[2] / "_as_horovod")
-
-
-def horovod_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """`environ` with a `horovod` first on Python's path that is tf_hvd."""
-    ours, path = horovod_path(), environ.get("PYTHONPATH", "")
-    return {**environ, "PYTHONPATH": f"{ours}{os.pathsep}{path}" if path else ours}
-
-
-def ssh_environment(
-    family: str, arguments: Sequence[str], environ: Mapping[str, str]
-) -> dict[str, str]:
-    """What makes a launcher pass these arguments to ssh, after those that it passes already."""
-    # Open MPI 5's name, and that of the versions before.
-    names = {
-        "openmpi": ("PRTE_MCA_plm_ssh_args", "OMPI_MCA_plm_rsh_args"),
-        "mpich": ("HYDRA_LAUNCHER_EXTRA_ARGS",),
-    }
-    if not arguments:
-        return {}
-    return {
-        name: " ".join([*environ.get(name, "").split(), *arguments])
-        for name in names.get(family, ())
-    }
-
-
-def interface_environment(family: str, interfaces: str) -> dict[str, str]:
-    """What keeps Open MPI to these network interfaces; MPICH is told on its command line."""
-    if family != "openmpi" or not interfaces:
-        return {}
-    names = ("OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include", "PRTE_MCA_if_include")
-    return dict.fromkeys(names, interfaces)
-
-
-def avoiding_environment(
-    family: str, networks: Sequence[str], arguments: Sequence[str], environ: Mapping[str, str]
-) -> dict[str, str]:
-    """What keeps Open MPI off these networks, if the user says nothing of interfaces.
-
-    It takes an address that two machines have for one machine, and waits for ever. MPICH does not.
-    """
-    if family != "openmpi" or not networks or names_interfaces(arguments, environ):
-        return {}
-    return {"OMPI_MCA_btl_tcp_if_exclude": ",".join(["127.0.0.0/8", *networks])}
-
-
-def names_interfaces(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
-    """Whether the user has told Open MPI which interfaces to use, by arguments or variables."""
-    names = ("OMPI_MCA_btl_tcp_if_exclude", "OMPI_MCA_btl_tcp_if_include")
-    return any(name in environ for name in names) or any("tcp_if" in a for a in arguments)
-
-
-def session_environment(family: str, folder: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """What makes Open MPI 5 keep its session's files in `folder`, if the user names no other place.
-
-    Elsewhere they are at `ompi.<process id>` in the temporary folder. A launcher that is killed
-    leaves them there, and the launcher that gets the same process id later does not start ("The
-    PMIx server's listener thread failed to start").
-    """
-    if family != "openmpi" or "PRTE_MCA_prte_tmpdir_base" in environ:
-        return {}
-    name = "PRTE_MCA_prte_local_tmpdir_base"
-    return {name: environ.get(name, folder)}

@@ -7,14 +7,17 @@ one that has another TensorFlow not at all.
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 import shlex
 import socket
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 from tf_hvd.launch.errors import HostsError
 from tf_hvd.launch.job.hosts import Host, all_local
@@ -23,6 +26,7 @@ from tf_hvd.launch.job.launchers import FAMILY_NAMES, Launcher, version_in
 _CONNECT_SECONDS, _ANSWER_SECONDS = 10, 60
 _AT_ONCE = 32
 _MARK = "tf_hvd found "
+_LACKS = "no {} there; all hosts need it at the same place"
 
 # With these a launcher does not go by ssh, or by a command that is not ours to guess.
 _OTHER_WAYS = (
@@ -41,41 +45,61 @@ _CURES = {
     "No route": "is it switched on, and can it be reached from here?",
 }
 
-# For /bin/sh. What is missing ends it; what is there are facts, `name=value`, one on a line.
+# For /bin/sh: what looks is Python, the program's or, where that is not there, any other. A machine
+# without one has nothing to say, and may run what needs none.
 _SCRIPT = """\
-say() {{ echo "{mark}$*"; }}
-cd {folder} 2>/dev/null || {{ say missing={missing_folder}; exit 0; }}
-[ -x {launcher} ] || {{ say missing={missing_launcher}; exit 0; }}
-env {settings} {launcher} --version 2>/dev/null | sed 's/^/{mark}launcher=/'
+cd {folder} 2>/dev/null
 PATH={path}; export PATH
-command -v {program} >/dev/null || {{ say missing={missing_program}; exit 0; }}
-[ -z {python} ] || {python} -I -c {facts}
-ip -o -4 addr show up 2>/dev/null | sed -n 's/^.* inet \\([0-9./]*\\) .*/{mark}addresses=\\1/p'
-say end
+for python in {pythons}; do
+  command -v "$python" >/dev/null && exec "$python" -I -c {facts} {needs}
+done
+printf '%s\\n' {otherwise}
 """
 
 # Not by `import tf_hvd`, which takes TensorFlow's seconds. RECORD has the hashes of what the wheel
 # brought, which tell wheels of one version apart, and what the installer added, which does not.
 _FACTS = f"""
-import hashlib, importlib.metadata
+import hashlib, importlib.metadata, json, os, re, shutil, subprocess, sys
 
-def tell(name, *packages):
+needs = json.loads(sys.argv[1])
+
+def printed(*command):
+    try:
+        return subprocess.run(
+            command, env={{**os.environ, **needs["settings"]}}, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, universal_newlines=True,
+        ).stdout
+    except OSError:
+        return ""
+
+def version(*packages):
     for package in packages:
         try:
             found = importlib.metadata.distribution(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-        text = found.version
-        if name == "tf_hvd":
-            lines = (found.read_text("RECORD") or "").splitlines()
-            ours = sorted(x for x in lines if x.startswith("tf_hvd/") and ".pyc," not in x)
-            text += ", build " + hashlib.sha256(chr(10).join(ours).encode()).hexdigest()[:8]
-        print({_MARK!r} + name + "=" + text)
-        return
-    print({_MARK!r} + name + "=none")
+        if package != "tf_hvd":
+            return found.version
+        lines = (found.read_text("RECORD") or "").splitlines()
+        ours = sorted(x for x in lines if x.startswith("tf_hvd/") and ".pyc," not in x)
+        build = hashlib.sha256(chr(10).join(ours).encode()).hexdigest()[:8]
+        return found.version + ", build " + build
+    return "none"
 
-tell("tf_hvd", "tf_hvd")
-tell("TensorFlow", "tensorflow", "tensorflow-cpu", "tf-nightly")
+if not os.path.isdir(needs["folder"]):
+    found = {{"wrong": {_LACKS!r}.format("folder " + needs["folder"])}}
+elif not os.access(needs["launcher"], os.X_OK):
+    found = {{"wrong": {_LACKS!r}.format(needs["mpi"] + " at " + needs["launcher"])}}
+elif not shutil.which(needs["program"]):
+    found = {{"wrong": {_LACKS!r}.format("program " + needs["program"])}}
+else:
+    addresses = printed("ip", "-o", "-4", "addr", "show", "up")
+    found = {{"addresses": re.findall(" inet ([0-9./]*)", addresses)}}
+    if needs["python"]:
+        found["tf_hvd"] = version("tf_hvd")
+        found["TensorFlow"] = version("tensorflow", "tensorflow-cpu", "tf-nightly")
+    found["MPI"] = printed(needs["launcher"], "--version")
+print({_MARK!r} + json.dumps(found))
 """
 
 
@@ -88,44 +112,35 @@ class Needs:
     """As on the command line."""
     python: str
     """The interpreter that the program is for; empty if it is not for Python, or not known."""
-    environ: Mapping[str, str] = field(default_factory=dict)
+    environ: Mapping[str, str]
     """The ranks'."""
+    ssh: Sequence[str]
+    """The command that reaches a host, but for its name."""
 
 
 def goes_by_ssh(launcher: Launcher, words: Sequence[str], environ: Mapping[str, str]) -> bool:
-    """Whether a launcher reaches other hosts by ssh, with arguments that we know.
-
-    Args:
-        launcher: whose family counts.
-        words: the user's arguments for it.
-        environ: its environment.
-    """
+    """Whether a launcher reaches other hosts by ssh, with arguments that we know."""
     if launcher.family not in _SSH_ARGUMENTS or any(name in environ for name in _OTHER_WAYS):
         return False
     return not any(part in word for word in words for part in _OTHER_WAY_WORDS)
 
 
-def ssh_command(family: str, environ: Mapping[str, str]) -> list[str]:
-    """The command that reaches a host as that launcher does, but for the host's name."""
+def ssh_command(family: str, environ: Mapping[str, str], arguments: str) -> list[str]:
+    """The command that reaches a host as that launcher does, but for the host's name.
+
+    Arguments for ssh may stand in the user's environment; more may follow.
+    """
     options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={_CONNECT_SECONDS}"]
-    return ["ssh", "-x", *options, *environ.get(_SSH_ARGUMENTS[family], "").split()]
+    given = f"{environ.get(_SSH_ARGUMENTS[family], '')} {arguments}"
+    return ["ssh", "-x", *options, *given.split()]
 
 
-@dataclass(frozen=True)
-class Networks:
-    """Networks that hosts have addresses in, as `172.17.0.0/16`."""
-
-    private: tuple[str, ...] = ()
-    """Those by which they do not reach each other."""
-    common: tuple[str, ...] = ()
-    """Those in which each has an address of its own."""
-
-
-def check_hosts(hosts: Sequence[Host], needs: Needs) -> Networks:
+def check_hosts(hosts: Sequence[Host], needs: Needs) -> tuple[list[str], list[str]]:
     """Asks all hosts at once, this machine too if it is one of them.
 
     Returns:
-        The networks that they are in.
+        The networks, as `172.17.0.0/16`, by which they do not reach each other, and those in which
+        each has an address of its own.
 
     Raises:
         HostsError: some cannot be reached, lack something, or have another version of something
@@ -133,87 +148,69 @@ def check_hosts(hosts: Sequence[Host], needs: Needs) -> Networks:
     """
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         answers = dict(zip(hosts, pool.map(lambda host: _ask(host, needs), hosts), strict=True))
-    wrong = [(host.name, answer.wrong) for host, answer in answers.items() if answer.wrong]
-    right = [host for host, answer in answers.items() if not answer.wrong]
+    wrong = [(host.name, found["wrong"]) for host, found in answers.items() if "wrong" in found]
+    addresses = [frozenset(found.pop("addresses", ())) for found in answers.values()]
+    right = [host for host, found in answers.items() if "wrong" not in found]
     right.sort(key=lambda host: not all_local([host], socket.gethostname()))
-    wrong += _differences({host.name: answers[host].facts for host in right})
+    wrong += _differences({host.name: answers[host] for host in right})
     if wrong:
         raise HostsError(wrong)
-    return _networks([answer.addresses for answer in answers.values()])
-
-
-@dataclass(frozen=True)
-class _Answer:
-    facts: Mapping[str, str] = field(default_factory=dict)
-    wrong: str = ""
-    addresses: frozenset[str] = frozenset()
-    """Its own, with their networks' lengths: `10.0.0.1/24`."""
-
-
-def _ask(host: Host, needs: Needs) -> _Answer:
-    line = ["/bin/sh"]
-    if not all_local([host], socket.gethostname()):
-        line = [*ssh_command(needs.launcher.family, needs.environ), host.name, "/bin/sh"]
-    try:
-        ended = subprocess.run(
-            line, input=_script(needs), capture_output=True, text=True, errors="replace",
-            timeout=_ANSWER_SECONDS, env=dict(needs.environ), check=False,
-        )  # fmt: skip
-    except FileNotFoundError:
-        return _Answer(wrong=f"host {host.name}: this machine has no ssh to reach it with")
-    except subprocess.TimeoutExpired:
-        text = f"host {host.name}: no answer by ssh within {_ANSWER_SECONDS} s"
-        return _Answer(wrong=text)
-    return _read(host.name, ended)
+    return _networks(addresses)
 
 
 def _script(needs: Needs) -> str:
-    launcher, folder, quote = needs.launcher.program, os.getcwd(), shlex.quote
-    mpi = FAMILY_NAMES[needs.launcher.family]
-    same = "all hosts need it at the same place"
-    missing = {
-        "missing_folder": f"no folder {folder} there; {same}",
-        "missing_launcher": f"no {mpi} at {launcher} there; {same}",
-        "missing_program": f"no program {needs.program} there; {same}",
-    }
-    words = {
+    folder, launcher = os.getcwd(), needs.launcher
+    told = {
         "folder": folder,
-        "launcher": launcher,
-        "path": needs.environ.get("PATH", os.defpath),
+        "mpi": FAMILY_NAMES[launcher.family],
+        "launcher": launcher.program,
+        "settings": dict(launcher.environment),
         "program": needs.program,
         "python": needs.python,
-        "facts": _FACTS,
-        **missing,
     }
-    settings = [f"{name}={text}" for name, text in needs.launcher.environment.items()]
+    otherwise = {"wrong": _LACKS.format(f"program {needs.python}")} if needs.python else {}
     return _SCRIPT.format(
-        mark=_MARK, settings=shlex.join(settings), **{name: quote(w) for name, w in words.items()}
+        folder=shlex.quote(folder),
+        path=shlex.quote(needs.environ.get("PATH", os.defpath)),
+        pythons=shlex.join(filter(None, (needs.python, sys.executable, "python3"))),
+        facts=shlex.quote(_FACTS),
+        needs=shlex.quote(json.dumps(told)),
+        otherwise=shlex.quote(_MARK + json.dumps(otherwise)),
     )
 
 
-def _read(name: str, ended: subprocess.CompletedProcess[str]) -> _Answer:
-    said = [line.strip() for line in ended.stderr.splitlines() if line.strip()]
-    last = said[-1] if said else f"exit code {ended.returncode}"
+def _ask(host: Host, needs: Needs) -> dict[str, Any]:
+    """What a host has, by the names in `_FACTS`; or what is "wrong" with it."""
+    here = all_local([host], socket.gethostname())
+    try:
+        ended = subprocess.run(
+            ["/bin/sh"] if here else [*needs.ssh, host.name, "/bin/sh"],
+            input=_script(needs), capture_output=True, text=True, errors="replace",
+            timeout=_ANSWER_SECONDS, env=dict(needs.environ), check=False,
+        )  # fmt: skip
+    except FileNotFoundError:
+        return {"wrong": f"host {host.name}: this machine has no ssh to reach it with"}
+    except subprocess.TimeoutExpired:
+        return {"wrong": f"host {host.name}: no answer by ssh within {_ANSWER_SECONDS} s"}
+    last = next((one for one in reversed(ended.stderr.splitlines()) if one.strip()), "").strip()
+    last = last or f"exit code {ended.returncode}"
     if ended.returncode == 255:  # ssh's own
         cures = (cure for part, cure in _CURES.items() if part in last)
-        cure = next(cures, "does `ssh {host} true` work?")
-        return _Answer(wrong=f"host {name}: {last.rstrip('.')}; {cure.format(host=name)}")
+        cure = next(cures, "does `ssh {host} true` work?").format(host=host.name)
+        return {"wrong": f"host {host.name}: {last.rstrip('.')}; {cure}"}
     # A login may print whatever it likes before it.
-    found = [line[len(_MARK) :] for line in ended.stdout.splitlines() if line.startswith(_MARK)]
-    facts: dict[str, str] = {}
-    for key, _, text in (line.partition("=") for line in found):
-        facts[key] = f"{facts[key]}\n{text}" if key in facts else text
-    if "missing" in facts:
-        return _Answer(wrong=f"host {name}: {facts['missing']}")
-    if "end" not in facts:
-        return _Answer(wrong=f"host {name}: the check there failed: {last}")
-    del facts["end"]
-    facts["MPI"] = version_in(facts.pop("launcher", ""))
-    addresses = frozenset(facts.pop("addresses", "").split())
-    return _Answer(facts, addresses=addresses)
+    said = [line for line in ended.stdout.splitlines() if line.startswith(_MARK)]
+    if not said:
+        return {"wrong": f"host {host.name}: the check there failed: {last}"}
+    found: dict[str, Any] = json.loads(said[-1][len(_MARK) :])
+    if "wrong" in found:
+        found["wrong"] = f"host {host.name}: {found['wrong']}"
+    if "MPI" in found:
+        found["MPI"] = version_in(found["MPI"])
+    return found
 
 
-def _networks(of_hosts: Sequence[frozenset[str]]) -> Networks:
+def _networks(of_hosts: Sequence[frozenset[str]]) -> tuple[list[str], list[str]]:
     """A network in which hosts have the same address is private: so all have Docker's bridge.
 
     Unless another host has an address of its own there: then they may be one network, after all.
@@ -222,20 +219,15 @@ def _networks(of_hosts: Sequence[frozenset[str]]) -> Networks:
     own = Counter(one.network for one, number in times.items() if number == 1)
     same = {one.network for one, number in times.items() if number > 1}
     common = {network for network, number in own.items() if number >= len(of_hosts)}
-    return Networks(
-        *(
-            tuple(sorted(str(network) for network in found if not network.is_loopback))
-            for found in (same - own.keys(), common - same)
-        )
-    )
+    private = [str(one) for one in same - own.keys() if not one.is_loopback]
+    return sorted(private), sorted(str(one) for one in common - same if not one.is_loopback)
 
 
 def _differences(facts: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[str, str]]:
-    first = next(iter(facts), "")
+    first = next((name for name, found in facts.items() if found), "")
     for name, found in facts.items():
-        for what, text in facts[first].items():
-            there = found.get(what, "none")
-            if there != text:
-                there = f"no {what}" if there == "none" else f"{what} {there}"
-                why = f"host {name}: it has {there}, but {first} has {text}; "
+        for what, text in found.items():
+            if text != facts[first][what]:
+                there = f"no {what}" if text == "none" else f"{what} {text}"
+                why = f"host {name}: it has {there}, but {first} has {facts[first][what]}; "
                 yield name, why + "all hosts need the same version"

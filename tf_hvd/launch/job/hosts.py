@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tf_hvd.launch.errors import UsageError
@@ -28,32 +28,14 @@ class Host:
 
 
 def parse_hosts(text: str) -> tuple[Host, ...]:
-    """Reads a host list as given to `-H`: `name:slots`, comma-separated.
-
-    Args:
-        text: for example `node1:4,node2:4`.
-
-    Returns:
-        The hosts in the order given, which is the order of the ranks.
-
-    Raises:
-        UsageError: an entry is not `name:slots`, or a name stands there twice.
-    """
+    """Reads a host list as given to `-H`, as `node1:4,node2:4`, in the order of the ranks."""
     return _distinct([parse_entry(entry.strip(), "-H") for entry in text.split(",")])
 
 
 def parse_hostfile(text: str, path: str) -> tuple[Host, ...]:
     """Reads a host file in the form of Open MPI (`name slots=4`) or of MPICH (`name:4`).
 
-    Args:
-        text: the file's contents; blank lines and what follows a `#` are skipped.
-        path: the file's name, for error messages.
-
-    Returns:
-        The hosts in the order of the lines.
-
-    Raises:
-        UsageError: a line is in neither form, a name stands there twice, or the file names no host.
+    Blank lines and what follows a `#` are skipped. Errors name the path.
     """
     hosts = []
     for number, line in enumerate(text.splitlines(), start=1):
@@ -67,16 +49,7 @@ def parse_hostfile(text: str, path: str) -> tuple[Host, ...]:
 
 
 def check_slots(hosts: Sequence[Host], ranks: int, cure: str) -> None:
-    """Refuses more ranks than the hosts have slots.
-
-    Args:
-        hosts: where the ranks are to go.
-        ranks: how many.
-        cure: what the user can do.
-
-    Raises:
-        UsageError: the slots do not suffice; names both numbers.
-    """
+    """Refuses more ranks than the hosts have slots; `cure` is what the user can do then."""
     slots = sum(host.slots for host in hosts)
     if ranks > slots:
         listed = ",".join(map(str, hosts))
@@ -84,21 +57,28 @@ def check_slots(hosts: Sequence[Host], ranks: int, cure: str) -> None:
         raise UsageError(f"-np {ranks} is more than the {them}; {cure}")
 
 
-def most_ranks_on_a_host(hosts: Sequence[Host], ranks: int) -> int:
-    """The most ranks that one host gets, hosts being filled in order; all of them without hosts."""
-    if not hosts:
-        return ranks
-    return max(taken for _, taken in _filled(hosts, ranks))
-
-
-def hosts_of(hosts: Sequence[Host], ranks: int) -> tuple[Host, ...]:
-    """The hosts that get any of the ranks, hosts being filled in order."""
-    return tuple(host for host, _ in _filled(hosts, ranks))
+def placed(hosts: Sequence[Host], ranks: int) -> tuple[Host, ...]:
+    """The hosts that get any of the ranks, and how many: hosts are filled in order."""
+    found = []
+    for host in hosts:
+        taken = min(host.slots, ranks)
+        if taken == 0:
+            break
+        found.append(Host(host.name, taken))
+        ranks -= taken
+    return tuple(found)
 
 
 def all_local(hosts: Sequence[Host], this_host: str) -> bool:
     """True if every host of the list is the machine named `this_host`."""
-    return all(_is_local(host, this_host) for host in hosts)
+    short = this_host.partition(".")[0]
+    names = {*_LOCAL_NAMES, this_host, short}
+    for host in hosts:
+        # Where this machine does not know its domain, a scheduler may.
+        bare = host.name.partition(".")[0] if short == this_host else host.name
+        if host.name not in names and bare != short:
+            return False
+    return True
 
 
 def is_same(name: str, other: str) -> bool:
@@ -119,40 +99,8 @@ def is_address(name: str) -> bool:
     return True
 
 
-def ranks_here(hosts: Sequence[Host], ranks: int, this_host: str) -> int:
-    """How many ranks the machine named `this_host` gets, hosts being filled in order."""
-    if not hosts:
-        return ranks
-    return sum(taken for host, taken in _filled(hosts, ranks) if _is_local(host, this_host))
-
-
-def _filled(hosts: Sequence[Host], ranks: int) -> Iterator[tuple[Host, int]]:
-    """The hosts that get any of the ranks, in order, and how many each of them gets."""
-    for host in hosts:
-        taken = min(host.slots, ranks)
-        if taken == 0:
-            return
-        yield host, taken
-        ranks -= taken
-
-
-def _is_local(host: Host, this_host: str) -> bool:
-    short = this_host.partition(".")[0]
-    # Where this machine does not know its domain, a scheduler may.
-    bare = host.name.partition(".")[0] if short == this_host else host.name
-    return host.name in _LOCAL_NAMES | {this_host, short} or bare == short
-
-
 def parse_entry(entry: str, where: str) -> Host:
-    """Reads one host, `name:slots`.
-
-    Args:
-        entry: without blanks around it.
-        where: it was given, for error messages.
-
-    Raises:
-        UsageError: it is not `name:slots`.
-    """
+    """Reads one host, `name:slots`; an error says where it was given."""
     if entry.count(":") > 1 or entry.startswith("["):
         raise UsageError(
             f"{where}: {entry!r} is not name:slots; for an IPv6 address write a host name instead"

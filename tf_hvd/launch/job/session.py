@@ -7,6 +7,7 @@ which hears all that ranks say; and a folder, for the files of MPI's own.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import secrets
 import select
@@ -25,14 +26,14 @@ from tf_hvd.launch.job.job_state import JobState
 from tf_hvd.launch.job.leftovers import Traces
 from tf_hvd.launch.job.terminal import Terminal
 from tf_hvd.launch.machine import proc, rank
-from tf_hvd.launch.machine.agent import SETTLED, Agent
+from tf_hvd.launch.machine.agent import Agent
 from tf_hvd.launch.machine.commits import Commits, Parts
 
 _FOREGROUND_MILLISECONDS = 500
 _ROOM = 1 << 18  # bytes of the temporary folder: MPI's and our own files take less
 
 
-class Home:
+class Home(contextlib.AbstractContextManager["Home"]):
     """What a job has on this machine for all of its starts. A context.
 
     The agent; the commits of an elastic job; and who clears what is left if this process is killed.
@@ -49,27 +50,16 @@ class Home:
         """What ranks of this machine have committed."""
         self.session: Session | None = None
         """The start that runs; for that one alone."""
-        self._serves = False
         self._agent = Agent(self.job, self._hear)
-
-    def __enter__(self) -> Home:
-        return self
+        self.serve = functools.lru_cache(1)(self._agent.serve)
+        """Begins to hear the ranks, once. Starts threads."""
+        self.settle = self._agent.settle
 
     def __exit__(self, *_: object) -> None:
         self._agent.close()
         self.commits.close()
         self.traces.clear()
         self.traces.close()
-
-    def serve(self) -> None:
-        """Begins to hear the ranks. Starts threads, the first time."""
-        if not self._serves:
-            self._serves = True
-            self._agent.serve()
-
-    def settle(self, seconds: float = SETTLED) -> None:
-        """See `Agent.settle`."""
-        self._agent.settle(seconds)
 
     def _hear(self, link: messages.Link, message: dict[str, Any], load: bytes) -> None:
         if "round" in message:
@@ -78,7 +68,7 @@ class Home:
             self.session.hear(link, message, load)
 
 
-class Session:
+class Session(contextlib.AbstractContextManager["Session"]):
     """One start of a job. A context: at its end nothing of it is left.
 
     Args:
@@ -103,19 +93,7 @@ class Session:
                 f"{error.strerror}; set TMPDIR"
             ) from error
         home.traces.note([str(self.folder.absolute())])
-        self._check_room()
-        self.home = home
-        self.state = JobState(self.folder.name)
-        """What is known of its ranks."""
-        self._gives_input = gives_input
-        self._outer = outer
-        self._terminal = terminal
-        self._input: int | None = None
-        self._typed: int | None = None  # into which the terminal is copied
-        self._over = threading.Event()
-
-    def _check_room(self) -> None:
-        """Here MPI keeps files as well, and says but little of a folder that is full."""
+        # MPI keeps files there as well, and says but little of a folder that is full.
         room = self.folder / "room"
         try:
             room.write_bytes(bytes(_ROOM))
@@ -127,28 +105,32 @@ class Session:
                 f"that a job needs there: {error.strerror}; remove old files, or set TMPDIR to a "
                 "folder with more room"
             ) from error
-
-    def __enter__(self) -> Session:
-        if self._gives_input:
-            self._input, self._typed = _standard_input()
-        self.home.session = self
-        self._tell_outer(contract.NESTED)
-        return self
+        self.home = home
+        self.state = JobState(self.folder.name)
+        """What is known of its ranks."""
+        self._outer = outer
+        self._terminal = terminal
+        # What rank 0 reads: this process's own input, so that nothing but the rank consumes it. And
+        # what the terminal is to be copied into, if that is where the input comes from: a rank is
+        # in its background, where reading would stop it, so that we read for it.
+        self._input: int | None = None
+        self._typed: int | None = None
+        if gives_input and sys.stdin is not None:
+            self._input, self._typed = os.pipe() if os.isatty(0) else (os.dup(0), None)
+        self._over = threading.Event()
+        home.session = self
+        if outer:
+            messages.tell(outer, {"do": contract.NESTED})
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self.home.session = None
         if self._input is not None:
             os.close(self._input)
-        if self.state.joined():
-            self._tell_outer(contract.INNER)
+        if self._outer and self.state.joined():
+            messages.tell(self._outer, {"do": contract.INNER})
         self.home.traces.clear()
         self.state.close()
-
-    def _tell_outer(self, what: str) -> None:
-        """Tells the job that this one was started in, if there is one."""
-        if self._outer:
-            messages.tell(self._outer, {"do": what})
 
     def serve(self) -> None:
         """Begins to answer the ranks. Starts threads, beside which later starts are forked."""
@@ -197,17 +179,6 @@ class Session:
 
 def _is_starter(process: int) -> bool:
     return rank.__file__ in proc.arguments(process)
-
-
-def _standard_input() -> tuple[int | None, int | None]:
-    """What rank 0 reads: this process's own input, so that nothing but the rank consumes it.
-
-    And what the terminal is to be copied into, if that is where the input comes from: a rank is in
-    its background, where reading would stop it, so that we read for it.
-    """
-    if sys.stdin is None:
-        return None, None
-    return os.pipe() if os.isatty(0) else (os.dup(0), None)
 
 
 def _copy_terminal(to: int, over: threading.Event) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 
 _FOLDER = "/dev/shm"
 # Bytes that a rank takes on one machine: MPICH 5 with UCX 5.3 MiB, Open MPI 5 0.3 MiB, tf_hvd 4.2.
@@ -11,7 +10,6 @@ _NEEDED = {"mpich": 10 << 20, "openmpi": 5 << 20}
 # Each rank of Open MPI makes a file of this size, for which there must be room, though most of it
 # never gets any memory; and what will do as well.
 _SEGMENT, _SMALL_SEGMENT = 16 << 20, 2 << 20
-_SEGMENT_SETTING = "btl_sm_segment_size"
 
 
 def free() -> int | None:
@@ -23,34 +21,17 @@ def free() -> int | None:
     return status.f_bavail * status.f_frsize
 
 
-def small_segments(
-    family: str, ranks: int, words: Sequence[str], environ: Mapping[str, str]
-) -> dict[str, str]:
-    """What lets Open MPI do with less where there is little, unless the user has chosen.
-
-    Else it says of ranks beside each other that they cannot reach each other.
-
-    Args:
-        family: the MPI's.
-        ranks: how many run on this machine.
-        words: the user's arguments for the launcher.
-        environ: the ranks' environment.
-    """
-    there, name = free(), f"OMPI_MCA_{_SEGMENT_SETTING}"
-    chosen = name in environ or _SEGMENT_SETTING in words
-    enough = there is None or there >= ranks * (_SEGMENT + _NEEDED["openmpi"])
-    if family != "openmpi" or chosen or enough:
-        return {}
-    return {name: str(_SMALL_SEGMENT)}
+def small_segment(ranks: int) -> str:
+    """The size that will do if there is little room for so many ranks of Open MPI; else empty."""
+    room = free()
+    enough = room is None or room >= ranks * (_SEGMENT + _NEEDED["openmpi"])
+    return "" if enough else str(_SMALL_SEGMENT)
 
 
 def little_text(family: str, there: int | None, ranks: int) -> str:
     """What to say when a job has failed before any rank joined it; empty if there was enough.
 
-    Args:
-        family: the MPI's; empty for none.
-        there: the bytes that were free when the job started; None if that is not known.
-        ranks: how many run on this machine.
+    `there` are the bytes that were free when the job started; None if that is not known.
     """
     needed = ranks * _NEEDED.get(family, 0)
     if there is None or there >= needed:
