@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tf_hvd.core import contract
 from tf_hvd.launch.errors import UsageError, read_text
-from tf_hvd.launch.job import interpreter, processes
+from tf_hvd.launch.job import interpreter
 from tf_hvd.launch.job.allocation import allocation
 from tf_hvd.launch.job.environment import NAME, TIMELINE, is_rank, without_launcher
 from tf_hvd.launch.job.hosts import (
@@ -27,7 +27,7 @@ from tf_hvd.launch.job.hosts import (
 )
 from tf_hvd.launch.job.job_watch import say
 from tf_hvd.launch.job.network import PLACES, names
-from tf_hvd.launch.machine import rank
+from tf_hvd.launch.machine import proc, rank
 
 _PROCESSES = 2  # of a rank: the program, and who waits for its end
 
@@ -149,7 +149,7 @@ def _check(
         raise UsageError(
             "--require-init needs a rank on this machine, which is not among the hosts"
         )
-    most, told_by = processes.most()
+    most, told_by = proc.most()
     if here * _PROCESSES > most:
         raise UsageError(
             f"{here} ranks on this machine need at least {here * _PROCESSES} processes, but it "
