@@ -11,6 +11,7 @@ import pytest
 
 from tf_hvd.core import contract
 from tf_hvd.launch.job import culprit
+from tf_hvd.launch.job.environment import MPI_RANK_VARIABLES
 from tf_hvd.launch.job.job_state import JobState
 from tf_hvd.launch.job.supervise import Ending
 from tf_hvd.launch.job.terminal import Screen
@@ -187,6 +188,24 @@ def test_a_launcher_that_is_killed_is_named(environ, start, program, closing, tm
     assert told["what"] == "the MPI launcher was ended by signal 9, Killed, and its ranks with it"
 
 
+@pytest.mark.parametrize("mpi", ["openmpi", "mpich"])
+def test_a_rank_whose_keeper_is_killed_ends_and_is_named(
+    environ, start, program, closing, tmp_path, wait_for, mpi_library, mpi
+):
+    """Before init() it went on, and Open MPI's launcher waited for it; later, rank 0 was named."""
+    here = "open(f'here{rank}', 'w').write(f'{os.getpid()}\\n'); time.sleep(300)"
+    environ = {**environ, "TF_HVD_MPI_LIBRARY": str(mpi_library(mpi))}
+    job = start("run", "-np", "2", *program(here), environ=environ)
+    wait_for([tmp_path / f"here{number}" for number in range(2)])
+    for process in psutil.Process(job.pid).children(recursive=True):
+        numbers = {process.environ().get(name) for name in MPI_RANK_VARIABLES}
+        if process.name() == contract.KEEPER and "1" in numbers:
+            process.kill()
+    told = closing(job.communicate(timeout=600)[1])
+    assert job.returncode == 137
+    assert told["what"] == "rank 1 was the first to end with an error (signal 9, Killed)"
+
+
 @pytest.fixture
 def state(said):
     """Of a job whose ranks 0 and 1 run here."""
@@ -343,6 +362,15 @@ def test_a_launcher_that_fails_after_a_rank_is_not_the_culprit(state, ends):
     assert "ValueError: a" in found(state, signum=signal.SIGABRT, time_ns=later).what
     told = found(state, signum=signal.SIGKILL, time_ns=before)
     assert told.what == "the MPI launcher was ended by signal 9, Killed, and its ranks with it"
+
+
+def test_keepers_that_a_launcher_kills_name_nobody(state, said):
+    """MPICH's kills them with their ranks: for its own end, or that of a rank elsewhere."""
+    state.hear_end(5)
+    killed = found(state, signum=signal.SIGKILL, time_ns=time.time_ns() + int(1e9))
+    assert killed.what == "the MPI launcher was ended by signal 9, Killed, and its ranks with it"
+    assert not found(state, ranks=3).known
+    assert found(state).what == "rank 0 was the first to end with an error (signal 9, Killed)"
 
 
 def test_lines_of_the_paragraph_can_be_read():

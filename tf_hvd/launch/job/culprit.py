@@ -66,7 +66,9 @@ def find(
     before = state.ended_before()
     # At the end of one that has not called `init` the launcher ends the others.
     first = first_ended(state, all_here=len(state.ranks) >= ranks and not before)
-    if ending.signum and not (first and state.began_to_end(first[0]) < ending.time_ns):
+    # With their keepers ranks end for MPICH's launcher, too.
+    by_itself = first if first and first[0] not in state.lost() else None
+    if ending.signum and not (by_itself and state.began_to_end(by_itself[0]) < ending.time_ns):
         how = _signal_text(ending.signum)
         cure = "" if ending.signum in _CRASHES else _who_sent(ending.signum, state)
         return Culprit(f"the MPI launcher was ended by {how}, and its ranks with it", cure=cure)
@@ -122,10 +124,11 @@ def outlived(state: JobState, screen: Screen | None, seconds: float) -> Culprit:
 def first_ended(state: JobState, all_here: bool) -> tuple[int, int] | None:
     """The rank of this machine that was the first to end badly, and its code or minus its signal.
 
-    One that SIGTERM has ended is it only where all ranks run here, `all_here`, and nothing else
-    made the launcher send that signal, as it does when a rank on another machine has failed.
+    One that SIGTERM has ended, or that has ended with its keeper, is it only where all ranks run
+    here, `all_here`, and nothing else made the launcher send that signal, as it does when a rank on
+    another machine has failed.
     """
-    codes = state.codes()
+    codes = {**(state.lost() if all_here else {}), **state.codes()}
     terminated = -signal.SIGTERM
     ended = [number for number, code in codes.items() if all_here or code != terminated]
     # Ranks of an elastic job that end for the end of another one.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,8 @@ from tf_hvd.core import contract
 from tf_hvd.launch.job import processes
 
 _RAISED = 1  # the exit code of a program that an exception ends
+# Minus the signals by which launchers end the others; None: their keepers too.
+_KILLED = (None, -signal.SIGTERM, -signal.SIGKILL)
 _SAID_OF_RANK = (
     *(contract.JOINED, contract.LEFT, contract.EXITS, contract.ASKED, contract.RAISED),
     *(contract.RUNS, contract.ENDED),
@@ -37,12 +40,12 @@ class Rank:
     """That exception; empty if none did."""
     code: int | None = None
     """How its program ended: the exit code, or minus the signal; None: not known."""
-    kept: bool = False
-    """Whether a keeper waits for its end, and tells it."""
+    keeper: int = 0
+    """The process that waits for its end, and tells it; 0: none does."""
 
     def is_cut_short(self) -> bool:
         """Whether it has not ended well, or not by itself."""
-        return self.kept and self.code != 0
+        return self.keeper != 0 and self.code != 0
 
     def began_to_end(self) -> int:
         """When its program raised, or began to leave the job or, at the latest, has ended.
@@ -97,7 +100,7 @@ class JobState:
         rank = self._ranks.setdefault(int(message["rank"]), Rank())
         rank.said[what] = int(message["time"])
         if what == contract.RUNS:
-            rank.process, rank.kept = int(message["process"]), bool(message["kept"])
+            rank.process, rank.keeper = int(message["process"]), int(message["keeper"])
             rank.code = None
             self.sessions |= {processes.session(rank.process) or 0}
         elif what == contract.ENDED:
@@ -109,6 +112,16 @@ class JobState:
         elif what == contract.RAISED:
             rank.where = str(message["where"])
             rank.exception = load.decode(errors="replace")
+
+    def hear_end(self, process: int) -> None:
+        """A process says no more. A keeper that has not told how its rank has ended was killed.
+
+        The launcher takes that for the rank's end, and the kernel makes it so (keeper.py).
+        """
+        with self._lock:
+            for rank in self._ranks.values():
+                if rank.keeper == process:
+                    rank.said.setdefault(contract.ENDED, time.time_ns())
 
     def take_recording(self, number: int, file: int) -> None:
         """Keeps the file in which a rank's calls are recorded, instead of the one before."""
@@ -170,11 +183,20 @@ class JobState:
         codes = {}
         for number, rank in self._all().items():
             raised = contract.RAISED in rank.said
-            if raised and rank.code in (None, -signal.SIGTERM, -signal.SIGKILL):
+            if raised and rank.code in _KILLED:
                 codes[number] = _RAISED
             elif rank.code:
                 codes[number] = rank.code
         return codes
+
+    def lost(self) -> dict[int, int]:
+        """Minus the signal of each rank of this machine that has ended with its keeper.
+
+        MPICH's launcher ends all ranks so when one has failed.
+        """
+        ranks = self._all()
+        ended = [n for n in self._said(contract.ENDED) if ranks[n].code is None]
+        return dict.fromkeys(ended, -signal.SIGKILL)
 
     def began_to_end(self, number: int) -> int:
         """See `Rank.began_to_end`."""

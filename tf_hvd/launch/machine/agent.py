@@ -48,7 +48,7 @@ class Agent:
 
     Args:
         job: its name.
-        hear: gets each message.
+        hear: gets each message, and `GONE` at a connection's end.
         instead_of: what `tf_hvd run` calls this machine, where an agent that has lost it may be
             here still, and is killed: of a network that is silent it may hear no end for hours.
 
@@ -106,6 +106,7 @@ class Agent:
                     self._hear(link, *link.receive())
                     while link.has_rest():
                         self._hear(link, *link.receive())
+        self._hear(link, {"do": contract.GONE}, b"")
         with self._lock:
             del self._links[link]
             link.close()
