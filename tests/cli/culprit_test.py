@@ -364,6 +364,23 @@ def test_a_launcher_that_fails_after_a_rank_is_not_the_culprit(state, ends):
     assert told.what == "the MPI launcher was ended by signal 9, Killed, and its ranks with it"
 
 
+def test_a_launcher_that_is_killed_while_ranks_end_is_named(state, said, ends):
+    """A rank was named that had left the job, and was killed for the launcher's end as it ended."""
+    said(state, contract.EXITS, 0, time=int(10e9))
+    ends(0, -signal.SIGKILL, 12)
+    told = found(state, signum=signal.SIGKILL, time_ns=int(11e9))
+    assert told.what == "the MPI launcher was ended by signal 9, Killed, and its ranks with it"
+
+
+def test_a_rank_that_is_killed_while_ranks_end_is_named(state, said, ends):
+    """That one was named that had left first, and was killed for the end of the other."""
+    for number in range(2):
+        said(state, contract.EXITS, number, time=int((10 + number) * 1e9))
+    ends(1, -signal.SIGKILL, 12)
+    ends(0, -signal.SIGKILL, 13)
+    assert found(state).what == "rank 1 was the first to end with an error (signal 9, Killed)"
+
+
 def test_keepers_that_a_launcher_kills_name_nobody(state, said):
     """MPICH's kills them with their ranks: for its own end, or that of a rank elsewhere."""
     state.hear_end(5)

@@ -50,9 +50,12 @@ class Rank:
     def began_to_end(self) -> int:
         """When its program raised, or began to leave the job or, at the latest, has ended.
 
-        Others may be told of it, and end, before it has. In nanoseconds.
+        Others may be told of it, and end, before it has. In nanoseconds. One that leaves in order
+        may then be killed, for the end of another or by somebody: that is a bad end of its own.
         """
-        ends = (contract.RAISED, contract.EXITS, contract.ENDED)
+        ends = [contract.RAISED, contract.ENDED]
+        if self.code not in _KILLED:
+            ends.append(contract.EXITS)
         return min(self.said[what] for what in ends if what in self.said)
 
 
