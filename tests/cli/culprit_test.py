@@ -390,6 +390,13 @@ def test_keepers_that_a_launcher_kills_name_nobody(state, said):
     assert found(state).what == "rank 0 was the first to end with an error (signal 9, Killed)"
 
 
+def test_a_rank_that_tf_hvd_run_has_killed_is_not_the_culprit(state, ends):
+    """MPICH's launcher ends for a machine that is lost, and leaves the ranks of this one."""
+    ends(0, -signal.SIGKILL, 12)
+    assert not found(state, ranks=3, time_ns=int(11e9)).known
+    assert found(state, ranks=3, time_ns=int(13e9)).what.startswith("rank 0 was the first to end")
+
+
 def test_lines_of_the_paragraph_can_be_read():
     """It was one line of 900 letters."""
     text = culprit.end_text(1, culprit.Culprit("word " * 150, "here", "do this"))

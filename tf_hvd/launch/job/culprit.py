@@ -66,6 +66,9 @@ def find(
     before = state.ended_before()
     # At the end of one that has not called `init` the launcher ends the others.
     first = first_ended(state, all_here=len(state.ranks) >= ranks and not before)
+    if first and first[1] == -signal.SIGKILL:
+        # After the launcher's end this process kills what is left.
+        first = first if not 0 < ending.time_ns < state.began_to_end(first[0]) else None
     # With their keepers ranks end for MPICH's launcher, too.
     by_itself = first if first and first[0] not in state.lost() else None
     if ending.signum and not (by_itself and state.began_to_end(by_itself[0]) < ending.time_ns):
