@@ -66,12 +66,8 @@ def find(
     before = state.ended_before()
     # At the end of one that has not called `init` the launcher ends the others.
     first = first_ended(state, all_here=len(state.ranks) >= ranks and not before)
-    if first and first[1] == -signal.SIGKILL:
-        # After the launcher's end this process kills what is left.
-        first = first if not 0 < ending.time_ns < state.began_to_end(first[0]) else None
-    # With their keepers ranks end for MPICH's launcher, too.
-    by_itself = first if first and first[0] not in state.lost() else None
-    if ending.signum and not (by_itself and state.began_to_end(by_itself[0]) < ending.time_ns):
+    first, later = _before_launcher(first, ending, state)
+    if ending.signum and later:
         how = _signal_text(ending.signum)
         cure = "" if ending.signum in _CRASHES else _who_sent(ending.signum, state)
         return Culprit(f"the MPI launcher was ended by {how}, and its ranks with it", cure=cure)
@@ -108,6 +104,21 @@ def find(
             "all ranks must call hvd.init()",
         )
     return _elsewhere(state, screen, ranks)
+
+
+def _before_launcher(
+    first: tuple[int, int] | None, ending: Ending, state: JobState
+) -> tuple[tuple[int, int] | None, bool]:
+    """Leaves out a rank that this process has killed, as it does after the launcher's end.
+
+    And whether it, or any, came to its end after the launcher. MPICH's takes keepers along.
+    """
+    if first is None:
+        return None, True
+    number, code = first
+    by_launcher = ending.signum != 0 and number in state.lost()
+    later = by_launcher or 0 < ending.time_ns < state.began_to_end(number)
+    return (None if later and code == -signal.SIGKILL else first), later
 
 
 def outlived(state: JobState, screen: Screen | None, seconds: float) -> Culprit:
