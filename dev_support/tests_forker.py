@@ -60,7 +60,7 @@ def hand_over(address, keeper, launched_by):
     Args:
         address: of its socket.
         keeper: the module tf_hvd.launch.machine.keeper.
-        launched_by: the job, this rank's number, and whether a keeper waits for it.
+        launched_by: the job, this rank's number, and its keeper's process, 0 for none.
     """
     files = [number for number in map(int, os.listdir("/proc/self/fd")) if _is_inherited(number)]
     link = socket.socket(socket.AF_UNIX)

@@ -66,8 +66,8 @@ def hand_over():
     token = _token(run)
     if rank is not None and _Standbys(folder, job).has(run, token):
         with open(f"/proc/{os.getppid()}/comm") as file:
-            kept = file.read().strip() == rank.contract.KEEPER
-        launched_by = {"job": job, "rank": int(os.environ[RANK]), "kept": kept}
+            keeper = os.getppid() if file.read().strip() == rank.contract.KEEPER else 0
+        launched_by = {"job": job, "rank": int(os.environ[RANK]), "keeper": keeper}
         tests_forker.hand_over(_ADDRESS + token, rank.keeper, launched_by)
 
 

@@ -15,7 +15,7 @@ BEGINS = """
 import os, tests_forker, tests_standby
 name = os.environ.pop("FORKER", "")
 if name:
-    about = {"job": "", "rank": 0, "kept": False}
+    about = {"job": "", "rank": 0, "keeper": 0}
     tests_forker.hand_over("\\0" + name, tests_standby.rank_module().keeper, about)
     raise SystemExit("no forker")
 """

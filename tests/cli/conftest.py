@@ -45,7 +45,7 @@ def said():
     def tell(state, what, rank=0, load="", time=0, **more):
         defaults = {
             "process": 10 + (rank or 0),
-            "kept": True,
+            "keeper": 5,
             "code": 0,
             "segments": [],
             "where": "",

@@ -11,6 +11,7 @@ import pytest
 
 from tf_hvd.core import contract
 from tf_hvd.launch.job import explain
+from tf_hvd.launch.job.environment import MPI_RANK_VARIABLES
 from tf_hvd.launch.job.job_state import JobState
 from tf_hvd.launch.job.supervise import Ending
 from tf_hvd.launch.job.terminal import Screen
@@ -187,6 +188,24 @@ def test_a_launcher_that_is_killed_is_named(environ, start, program, closing, tm
     assert told["what"] == "the MPI launcher was ended by signal 9, Killed, and its ranks with it"
 
 
+@pytest.mark.parametrize("mpi", ["openmpi", "mpich"])
+def test_a_rank_whose_keeper_is_killed_ends_and_is_named(
+    environ, start, program, closing, tmp_path, wait_for, mpi_library, mpi
+):
+    """Before init() it went on, and Open MPI's launcher waited for it; later, rank 0 was named."""
+    here = "open(f'here{rank}', 'w').write(f'{os.getpid()}\\n'); time.sleep(300)"
+    environ = {**environ, "TF_HVD_MPI_LIBRARY": str(mpi_library(mpi))}
+    job = start("run", "-np", "2", *program(here), environ=environ)
+    wait_for([tmp_path / f"here{number}" for number in range(2)])
+    for process in psutil.Process(job.pid).children(recursive=True):
+        numbers = {process.environ().get(name) for name in MPI_RANK_VARIABLES}
+        if process.name() == contract.KEEPER and "1" in numbers:
+            process.kill()
+    told = closing(job.communicate(timeout=600)[1])
+    assert job.returncode == 137
+    assert told["what"] == "rank 1 was the first to end with an error (signal 9, Killed)"
+
+
 @pytest.fixture
 def state(said):
     """Of a job whose ranks 0 and 1 run here."""
@@ -356,6 +375,39 @@ def test_a_launcher_that_outlives_its_ranks(state, ends):
     assert told.what == "rank 0 was the first to end with an error (exit code 3)"
     assert "it may have waited for a machine that cannot be reached" in told.cure
     assert (told.code, told.host) == (3, "")
+
+
+def test_a_launcher_that_is_killed_while_ranks_end_is_named(state, said, ends):
+    """A rank was named that had left the job, and was killed for the launcher's end as it ended."""
+    said(state, contract.EXITS, 0, time=int(10e9))
+    ends(0, -signal.SIGKILL, 12)
+    told = found(state, signum=signal.SIGKILL, time_ns=int(11e9))
+    assert told.what == "the MPI launcher was ended by signal 9, Killed, and its ranks with it"
+
+
+def test_a_rank_that_is_killed_while_ranks_end_is_named(state, said, ends):
+    """That one was named that had left first, and was killed for the end of the other."""
+    for number in range(2):
+        said(state, contract.EXITS, number, time=int((10 + number) * 1e9))
+    ends(1, -signal.SIGKILL, 12)
+    ends(0, -signal.SIGKILL, 13)
+    assert found(state).what == "rank 1 was the first to end with an error (signal 9, Killed)"
+
+
+def test_keepers_that_a_launcher_kills_name_nobody(state, said):
+    """MPICH's kills them with their ranks: for its own end, or that of a rank elsewhere."""
+    state.hear_end(5)
+    killed = found(state, signum=signal.SIGKILL, time_ns=time.time_ns() + int(1e9))
+    assert killed.what == "the MPI launcher was ended by signal 9, Killed, and its ranks with it"
+    assert not found(state, ranks=3).known
+    assert found(state).what == "rank 0 was the first to end with an error (signal 9, Killed)"
+
+
+def test_a_rank_that_tf_hvd_run_has_killed_is_not_the_culprit(state, ends):
+    """MPICH's launcher ends for a machine that is lost, and leaves the ranks of this one."""
+    ends(0, -signal.SIGKILL, 12)
+    assert not found(state, ranks=3, time_ns=int(11e9)).known
+    assert found(state, ranks=3, time_ns=int(13e9)).what.startswith("rank 0 was the first to end")
 
 
 def test_lines_of_the_paragraph_can_be_read():

@@ -129,12 +129,12 @@ class Job:
     def output(self) -> str:
         return (self.folder / "output").read_text(errors="replace")
 
-    def left(self) -> list[str]:
-        """What the job has left: processes, shared memory, files for the time of the job.
+    def left(self, limit: float = 10) -> list[str]:
+        """What the job has left, for so long: processes, shared memory, files for its time.
 
         Other jobs have shared memory too, which their processes use, or have left before.
         """
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + limit
         found = self._there()
         while found and time.monotonic() < deadline:
             time.sleep(0.1)

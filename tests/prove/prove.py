@@ -25,6 +25,8 @@ PAGE = ROOT / "docs" / "evidence.md"
 PAGES = {"faults": ROOT / "docs" / "failures.md"}
 # Which module has a proof, where it is not its namesake.
 MODULES = dict.fromkeys(("seeds", "fuzz", "wheels"), "programs") | {"coverage": "line_coverage"}
+# Which has several tables, each of a module and in a section of its own.
+PARTS = {"kills": ("kills", "each_kind")}
 NAMES = (
     *(
         "kills",
@@ -81,21 +83,27 @@ def main() -> None:
     parser.add_argument("name", choices=NAMES)
     parser.add_argument("--short", action="store_true", help="a few of each, and no page")
     arguments = parser.parse_args()
-    module = importlib.import_module(MODULES.get(arguments.name, arguments.name))
-    prove = getattr(module, f"prove_{arguments.name}" if arguments.name in MODULES else "prove")
+    for part in PARTS.get(arguments.name, (arguments.name,)):
+        make(arguments.name, part, arguments.short)
+
+
+def make(name: str, part: str, short: bool) -> None:
+    """Makes a table of a proof and, but for the short form, writes it."""
+    module = importlib.import_module(MODULES.get(part, part))
+    prove = getattr(module, f"prove_{part}" if part in MODULES else "prove")
     started = time.monotonic()
-    table = prove(arguments.short)
+    table = prove(short)
     minutes = (time.monotonic() - started) / 60
     assert table.rows, "nothing was tried"
-    if not arguments.short:
+    if not short:
         made = (
-            f"`./dev prove {arguments.name}`, {datetime.date.today()}, commit {commit()}, "
+            f"`./dev prove {name}`, {datetime.date.today()}, commit {commit()}, "
             f"{os.cpu_count()} cores, {minutes:.0f} min."
         )
         text = f"{table.claim}\n\n{table.markdown()}\n{made}\n"
-        page = PAGES.get(arguments.name, PAGE)
-        page.write_text(with_section(page.read_text(), arguments.name, text))
-    print(f"{arguments.name}: {table.claim}")
+        page = PAGES.get(part, PAGE)
+        page.write_text(with_section(page.read_text(), part, text))
+    print(f"{part}: {table.claim}")
 
 
 if __name__ == "__main__":

@@ -46,6 +46,8 @@ START_AGAIN = 75
 # What a rank's keeper says to the agent: that the rank begins, in which process its program runs,
 # and how it has ended. To the first it gets the standard files that come from the launcher.
 BEGINS, RUNS, ENDED = "begins", "runs", "ended"
+# What an agent says to itself: that a connection has ended.
+GONE = "gone"
 INPUT, ERRORS = "i", "e"
 
 # What a program says: that a process calls `init`, that it is in no job, that a rank joins, leaves,

@@ -140,7 +140,8 @@ def _find(
     before = state.ended_before()
     # At the end of one that has not called `init` the launcher ends the others.
     first = _first_ended(state, all_here=len(state.ranks) >= ranks and not before)
-    if ending.signum and not (first and state.began_to_end(first[0]) < ending.time_ns):
+    first, later = _before_launcher(first, ending, state)
+    if ending.signum and later:
         how = _signal_text(ending.signum)
         cure = "" if ending.signum in _CRASHES else _where_to_look(-ending.signum, state)
         return Explanation(f"the MPI launcher was ended by {how}, and its ranks with it", cure=cure)
@@ -177,6 +178,21 @@ def _find(
             "all ranks must call hvd.init()",
         )
     return _elsewhere(state, screen, ranks)
+
+
+def _before_launcher(
+    first: tuple[int, int] | None, ending: Ending, state: JobState
+) -> tuple[tuple[int, int] | None, bool]:
+    """Leaves out a rank that this process has killed, as it does after the launcher's end.
+
+    And whether it, or any, came to its end after the launcher. MPICH's takes keepers along.
+    """
+    if first is None:
+        return None, True
+    number, code = first
+    by_launcher = ending.signum != 0 and number in state.lost()
+    later = by_launcher or 0 < ending.time_ns < state.began_to_end(number)
+    return (None if later and code == -signal.SIGKILL else first), later
 
 
 def _outlived(state: JobState, screen: Screen) -> Explanation:
@@ -246,10 +262,11 @@ def _elsewhere(state: JobState, screen: Screen, ranks: int) -> Explanation:
 def _first_ended(state: JobState, all_here: bool) -> tuple[int, int] | None:
     """The rank of this machine that was the first to end badly, and its code or minus its signal.
 
-    One that SIGTERM has ended is it only where all ranks run here, `all_here`, and nothing else
-    made the launcher send that signal, as it does when a rank on another machine has failed.
+    One that SIGTERM has ended, or that has ended with its keeper, is it only where all ranks run
+    here, `all_here`, and nothing else made the launcher send that signal, as it does when a rank on
+    another machine has failed.
     """
-    codes = state.codes()
+    codes = {**(state.lost() if all_here else {}), **state.codes()}
     terminated = -signal.SIGTERM
     ended = [number for number, code in codes.items() if all_here or code != terminated]
     # Ranks of an elastic job that end for the end of another one.

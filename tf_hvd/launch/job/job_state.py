@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,8 @@ from tf_hvd.core import contract
 from tf_hvd.launch.machine import proc
 
 _RAISED = 1  # the exit code of a program that an exception ends
+# Minus the signals by which launchers end the others; None: their keepers too.
+_KILLED = (None, -signal.SIGTERM, -signal.SIGKILL)
 
 
 @dataclass
@@ -23,8 +26,8 @@ class Rank:
 
     process: int = 0
     """Its program's; 0: it has not reported."""
-    kept: bool = False
-    """Whether a keeper waits for its end, and tells it."""
+    keeper: int = 0
+    """The process that waits for its end, and tells it; 0: none does."""
     code: int | None = None
     """How its program ended: the exit code, or minus the signal; None: not known."""
     said: dict[str, int] = field(default_factory=dict)
@@ -82,7 +85,7 @@ class JobState:
         rank = self._ranks.setdefault(int(message["rank"]), Rank())
         rank.said[what] = int(message["time"])
         if what == contract.RUNS:
-            rank.process, rank.kept = int(message["process"]), bool(message["kept"])
+            rank.process, rank.keeper = int(message["process"]), int(message["keeper"])
             rank.code = None
             self.sessions.add(proc.stat(rank.process).session)
         elif what == contract.ENDED:
@@ -94,6 +97,16 @@ class JobState:
         elif what == contract.RAISED:
             rank.where = str(message["where"])
             rank.exception = load.decode(errors="replace")
+
+    def hear_end(self, process: int) -> None:
+        """A process says no more. A keeper that has not told how its rank has ended was killed.
+
+        The launcher takes that for the rank's end, and the kernel makes it so (keeper.py).
+        """
+        with self._lock:
+            for rank in self._ranks.values():
+                if rank.keeper == process:
+                    rank.said.setdefault(contract.ENDED, time.time_ns())
 
     def take_recording(self, number: int, file: int) -> None:
         """Keeps the file in which a rank's calls are recorded, instead of the one before."""
@@ -139,19 +152,31 @@ class JobState:
         codes = {}
         for number, rank in self._all().items():
             raised = contract.RAISED in rank.said
-            if raised and rank.code in (None, -signal.SIGTERM, -signal.SIGKILL):
+            if raised and rank.code in _KILLED:
                 codes[number] = _RAISED
             elif rank.code:
                 codes[number] = rank.code
         return codes
 
+    def lost(self) -> dict[int, int]:
+        """Minus the signal of each rank of this machine that has ended with its keeper.
+
+        MPICH's launcher ends all ranks so when one has failed.
+        """
+        ranks = self._all()
+        ended = [n for n in self.said(contract.ENDED) if ranks[n].code is None]
+        return dict.fromkeys(ended, -signal.SIGKILL)
+
     def began_to_end(self, number: int) -> int:
         """When a rank's program raised, or began to leave the job or, at the latest, has ended.
 
-        Others may be told of it, and end, before it has. In nanoseconds.
+        Others may be told of it, and end, before it has. In nanoseconds. One that leaves in order
+        may then be killed, for the end of another or by somebody: that is a bad end of its own.
         """
-        said, ends = self._all()[number].said, (contract.RAISED, contract.EXITS, contract.ENDED)
-        return min(said[what] for what in ends if what in said)
+        rank, ends = self._all()[number], [contract.RAISED, contract.ENDED]
+        if rank.code not in _KILLED:
+            ends.append(contract.EXITS)
+        return min(rank.said[what] for what in ends if what in rank.said)
 
     def exception(self, number: int) -> tuple[str, str]:
         """Where a rank's program raised the exception that ended it, and which; empty if none."""
@@ -165,7 +190,7 @@ class JobState:
 
     def cut_short(self) -> list[int]:
         """The ranks of this machine that have not ended well, or not by themselves."""
-        return sorted(n for n, rank in self._all().items() if rank.kept and rank.code != 0)
+        return sorted(n for n, rank in self._all().items() if rank.keeper and rank.code != 0)
 
     def ended_inside(self) -> list[int]:
         """The ranks of this machine that ended with exit code 0 but never left the job."""

@@ -149,6 +149,8 @@ class Session(contextlib.AbstractContextManager["Session"]):
             if link.files:
                 self.state.take_recording(number, link.files.pop(0))
             return self._welcome(link, number)
+        if message["do"] == contract.GONE:
+            return self.state.hear_end(messages.peer(link.socket)[0])
         self.state.hear(message, load)
         if message["do"] == contract.JOINED:
             self.home.traces.note(self.state.segments())

@@ -45,7 +45,8 @@ class Agent:
 
     Args:
         job: its name.
-        hear: takes a message and its load, in the thread of its link, over which it may answer.
+        hear: takes a message and its load, in the thread of its link, over which it may answer;
+            at the link's end it gets `GONE`.
         instead_of: what `tf_hvd run` calls this machine, where an agent that has lost it may be
             here still, and is killed: of a network that is silent it may hear no end for hours.
 
@@ -101,6 +102,7 @@ class Agent:
                     self._hear(link, *link.receive())
                     while link.has_rest():
                         self._hear(link, *link.receive())
+        self._hear(link, {"do": contract.GONE}, b"")
         with self._lock:
             del self._links[link]
             link.close()

@@ -7,6 +7,7 @@ which are run as files by an isolated Python: it knows the standard library alon
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import itertools
 import json
 import os
@@ -32,6 +33,7 @@ HOLD, RELEASE = signal.SIGRTMIN + 4, signal.SIGRTMIN + 5
 _NOT_OURS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 # In seconds: between two looks whether the launcher is there, and from SIGTERM to SIGKILL.
 _LOOK, _GRACE = 2.0, 5.0
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PMI = "PMI_FD"  # MPICH's, and MPIs that come from it
 
 
@@ -60,13 +62,15 @@ def watch_child(
     child = os.fork()
     if child == 0:
         call_oneself("python")
+        # Without its keeper a program would go on, and MPI's launcher wait for its output.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         signal.pthread_sigmask(signal.SIG_SETMASK, handled)
         return
     keeper = _Keeper(child, launcher)
     # The launcher waits for the end of some of these. But MPICH's kills us as well when nobody
     # holds this one any more, before it is told how the rank has ended.
     close_all({os.environ.get(_PMI, ""), *kept, *([str(link.fileno())] if link else [])})
-    tell(link, contract.RUNS, rank, process=child, kept=True)
+    tell(link, contract.RUNS, rank, process=child, keeper=os.getpid())
     for signum in _NOT_OURS:
         signal.signal(signum, signal.SIG_IGN)
     code = keeper.wait()

@@ -371,7 +371,7 @@ def main(arguments: list[str]) -> NoReturn:
     if options["watch"]:
         keeper.watch_child(here, rank, launcher, save, {str(recording)})
     else:
-        keeper.tell(here, contract.RUNS, rank, process=os.getpid(), kept=False)
+        keeper.tell(here, contract.RUNS, rank, process=os.getpid(), keeper=0)
     if link:
         link.close()
     _take(handed or {}, options["stdin"])
