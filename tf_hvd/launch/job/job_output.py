@@ -15,54 +15,43 @@ from tf_hvd.launch.machine.lines import LABEL, PIECE, LineStream, Reader, decode
 _REDRAWN = 0.1
 
 
-def is_notebook() -> bool:
+def options() -> list[str]:
+    """Options of `tf_hvd run` for output that goes to a cell."""
+    return ["--tag-output"] if _is_notebook() else []
+
+
+def start(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], Reader]:
+    """Starts a job, without input and in a session of its own: an interrupt is not for it.
+
+    Returns:
+        Its process, and the reader that takes its output to the present `sys.stdout` and
+        `sys.stderr`.
+    """
+    bar = Bar(_display) if _is_notebook() else None
+    reader = Reader()
+    pipes: list[int | None] = [None, None]
+    streams = ((sys.stdout, sys.__stdout__), (sys.stderr, sys.__stderr__))
+    for number, (to, own) in enumerate(streams):
+        if to is not own:
+            take = Cell(to.write, bar).take if bar else _plain(to.write)
+            pipes[number] = reader.pipe(take)
+    job = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=pipes[0],
+        stderr=pipes[1],
+        start_new_session=True,
+    )
+    for pipe in pipes:
+        if pipe is not None:
+            os.close(pipe)
+    return job, reader
+
+
+def _is_notebook() -> bool:
     """Whether what is printed here goes to a cell: of Jupyter, or of what uses its kernel."""
     # Spyder and others make classes of their own from ipykernel's.
     return any(each.__module__.startswith("ipykernel.") for each in type(sys.stdout).__mro__)
-
-
-class OutputForwarder:
-    """Takes the output of one job to `sys.stdout` and `sys.stderr`, whatever these are now.
-
-    Not thread-safe: for the thread that waits for the job.
-    """
-
-    def __init__(self) -> None:
-        self._in_cell = is_notebook()
-        self._reader = Reader()
-
-    @property
-    def options(self) -> list[str]:
-        """Options of `tf_hvd run` that this needs."""
-        return ["--tag-output"] if self._in_cell else []
-
-    def start(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        """Starts the job, without input and in a session of its own: an interrupt is not for it."""
-        bar = Bar(_display) if self._in_cell else None
-        pipes: list[int | None] = []
-        for to, own in ((sys.stdout, sys.__stdout__), (sys.stderr, sys.__stderr__)):
-            take = Cell(to.write, bar).take if bar else _plain(to.write)
-            pipes.append(None if to is own else self._reader.pipe(take))
-        job = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=pipes[0],
-            stderr=pipes[1],
-            start_new_session=True,
-        )
-        for pipe in pipes:
-            if pipe is not None:
-                os.close(pipe)
-        return job
-
-    def wait(self, seconds: float) -> None:
-        """Hands on what comes; returns after that time, or before."""
-        self._reader.read(seconds)
-
-    def finish(self) -> None:
-        """Hands on what the job had written when it ended; another process may keep the pipe."""
-        self._reader.stop()
-        self._reader.finish()
 
 
 def _plain(write: Callable[[str], Any]) -> Callable[[bytes], bool]:
@@ -123,7 +112,7 @@ class Cell:
     def __init__(self, write: Callable[[str], Any], bar: Bar) -> None:
         self._write = write
         self._bar = bar
-        self._lines = LineStream(longest=4 * PIECE)  # that of a rank is shorter
+        self._lines = LineStream(longest=4 * PIECE)  # lines of ranks are shorter
         # What stands there, and whether it has replaced another text, by rank and stream.
         self._drawn: dict[str, tuple[str, bool]] = {}
 

@@ -203,7 +203,7 @@ class JobWatch:
         """
         if self.beside and self.beside.spares(process):
             return Fate.LEFT
-        if self._session.is_keeper(process):
+        if self._session.is_copier(process):
             return Fate.ENDS
         if self.beside:  # another start may follow, which has its own
             return Fate.KILLED

@@ -180,7 +180,7 @@ class Session:
         numbers = [environ.get(name, "") for name in MPI_RANK_VARIABLES]
         return next((int(number) for number in numbers if number.isdigit()), None)
 
-    def is_keeper(self, process: int) -> bool:
+    def is_copier(self, process: int) -> bool:
         """Whether a process is the keeper of a rank of this job: it hands on what that has said."""
         return _is_starter(process) and rank.is_of_job(proc.arguments(process), self.home.job)
 

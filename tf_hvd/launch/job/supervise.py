@@ -290,7 +290,7 @@ def _kill_descendants(
                 with contextlib.suppress(OSError):  # it has ended, or is another user's
                     os.kill(pid, signal.SIGKILL)
         kinds = set(fates.values())
-        # A keeper ends when it misses its launcher, which it looks for now and then.
+        # What copies the output of a process that lives on does not end before that.
         if kinds <= {Fate.LEFT} or (Fate.LEFT in kinds and passed >= 1 and kinds <= {*_LIVING}):
             return
         time.sleep(0.01)

@@ -68,7 +68,7 @@ class _Speaker:
 
     def __init__(self, who: int | None) -> None:
         self.who = who
-        # With the lines of ranks on other machines, which are whole.
+        # The launcher's has lines of ranks on other machines, which must be whole.
         self.line = LineStream(longest=PIECE if who is not None else 4 * PIECE)
         self.at_start = True  # of the screen's line, if that is its own
         self.held: list[str] = []  # a traceback, or the launcher's paragraph
@@ -81,7 +81,7 @@ class Screen:
     Args:
         write: shows a text.
         banners: whether the launcher's paragraphs about a failed job are shown when they come.
-        labels: whether lines of the launcher may begin with the rank whose they are.
+        labels: whether lines of the launcher may begin with the label of a rank.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Screen:
             label = _TAGGED.match(line) if who is None and self._labels else None
             speaker = self._speaker(int(label[1]) if label else who)
             line = line[label.end() :] if label else line
-            if not end:  # it is too long to be kept back, whoever else has begun one
+            if not end:  # too long to be kept, even if a line of another rank stands there
                 self._release(speaker, now)
                 self._show_part(speaker, line)
             elif end == "\n":
@@ -132,7 +132,7 @@ class Screen:
             over = min(speaker.held_last + _PAUSE, speaker.held_since + _LONGEST_HELD)
             if speaker.held and now >= over:
                 self._release(speaker, now)
-            # What the launcher has begun may be a rank's.
+            # An unfinished line of the launcher may turn out to be a rank's.
             shows = not speaker.held and (speaker.who is not None or not self._labels)
             if shows and self._stands in (None, speaker) and speaker.line.is_late(now):
                 self._show_part(speaker, speaker.line.take())
@@ -234,7 +234,7 @@ class Screen:
             self._stands, speaker.at_start = None, True
 
     def _show_part(self, speaker: _Speaker, text: str) -> None:
-        """Shows a part of a line, behind what stands there if that is its beginning."""
+        """Shows a part of a line; ends the line of another speaker before."""
         if self._stands is not speaker:
             self._end_line()
         new = self._stands is None or speaker.at_start
@@ -290,8 +290,10 @@ class _Output:
         """Hands a piece on; empty at the end. False if nobody takes it."""
         text, self._since = self._rest + piece, time.monotonic()
         start = text.find(_MPICHS_BANNER)
-        if start < 0:
-            start = len(text) - (_common_end(text, _MPICHS_BANNER) if piece else 0)
+        if start < 0:  # all but what may be its beginning
+            ends = range(max(0, len(text) - len(_MPICHS_BANNER)), len(text) if piece else 0)
+            found = (at for at in ends if _MPICHS_BANNER.startswith(text[at:]))
+            start = next(found, len(text))
         text, self._rest = text[:start], text[start:]
         if not piece:
             self._screen.banner += self._rest.decode(errors="replace").splitlines()
@@ -305,12 +307,6 @@ class _Output:
             rest, self._rest = self._rest, b""
             write_all(1, rest)
         return waits
-
-
-def _common_end(text: bytes, pattern: bytes) -> int:
-    """How many bytes at a text's end are the beginning of a pattern."""
-    most = min(len(text), len(pattern) - 1)
-    return next((n for n in range(most, 0, -1) if text.endswith(pattern[:n])), 0)
 
 
 def _to_standard_error(text: str) -> None:

@@ -59,8 +59,8 @@ def watch_child(
         launcher: the process that has started this one.
         save: called at a bad end.
         kept: files, by number, that `save` needs.
-        output: what is to be handed on of that which the program prints.
-        alone: whether `tf_hvd run` itself is the launcher, which knows of this process alone.
+        output: the part of the program's output that this process hands on; None for nothing.
+        alone: whether `tf_hvd run` itself is the launcher, and sends signals to this process only.
     """
     # From before the fork on: a keeper that got no core would not be known, or be ended.
     handled = signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD | _THE_PROGRAMS)
@@ -84,8 +84,11 @@ def watch_child(
     if link is None and code:
         save()
     if output:
-        # At a good end MPI's launchers wait for what the program has left running and that prints.
-        output.finish(lambda: not (code or alone) and os.getppid() == launcher)
+        # At a good end MPI's launchers wait for the output of what the program has left running,
+        # and a bad one they are to know soon.
+        may_go_on = not (code or alone)
+        in_time = bool(code) and not alone
+        output.finish(lambda: may_go_on and os.getppid() == launcher, in_time)
     keeper.hold()
     end_as(code)
 
@@ -189,7 +192,7 @@ class _Keeper:
             if self._held:
                 self._segments |= _segments_of(self._child)
         elif heard.si_signo != signal.SIGCHLD and heard.si_pid == self._launcher:
-            # `tf_hvd run`'s own; of the terminal's the program has one as well.
+            # Signals of the terminal reach the program too.
             with contextlib.suppress(OSError):  # it has just ended
                 os.kill(self._child, heard.si_signo)
         return True

@@ -1,4 +1,4 @@
-"""Cuts what processes print into lines, and reads it from their pipes.
+"""Reads the pipes into which processes print, and cuts their output into lines.
 
 For a rank's keeper (rank_output.py), `tf_hvd run` (terminal.py) and `tf_hvd.run` (job_output.py).
 Keepers are run as files by an isolated Python: it knows the standard library alone.
@@ -16,27 +16,29 @@ from collections.abc import Callable
 # A line that a keeper has marked, as --tag-output does.
 LABEL = re.compile(r"\[1,(\d+)\]<(?:stdout|stderr)>: ")
 PIECE = 1 << 16
-"""Bytes that are read at once, and of a line that is kept back until it ends."""
+"""Bytes that are read at once; a line that is longer is handed on before it ends."""
+# In a pipe, which holds 1 MiB at most: who prints on and on must not keep a job from its end.
+_MOST_PIECES = 16
 # In seconds: a line that takes longer to end is shown as far as it is.
 UNFINISHED = 0.1
 _LINE_END = re.compile("([\r\n])")
 
 
 def decoder(errors: str = "replace") -> Callable[[bytes], str]:
-    """What makes text of bytes that come in pieces; an empty one is the end."""
+    """Returns a function that decodes pieces of UTF-8; an empty piece is the end."""
     decode = codecs.getincrementaldecoder("utf-8")(errors).decode
     return lambda piece: decode(piece, final=not piece)
 
 
 class LineStream:
-    """Cuts text into lines, each of which comes with its end: a carriage return, or a newline.
+    """Cuts text into lines. Each comes with its end, a carriage return or a newline.
 
-    What it keeps back is bounded, and each letter is looked at once: a line that is longer comes in
-    parts, all but the last without an end.
+    Memory is bounded and time is linear: a line that is too long comes in parts, and only the last
+    of them has an end.
 
     Args:
-        errors: what becomes of bytes that are no text.
-        longest: the bound, in letters.
+        errors: how bytes that are not UTF-8 are decoded.
+        longest: characters of an unfinished line that are kept.
     """
 
     def __init__(self, errors: str = "replace", longest: int = PIECE) -> None:
@@ -44,15 +46,15 @@ class LineStream:
         self._longest = longest
         self._parts: list[str] = []
         self._length = 0
-        self._since: float | None = None  # that the line waits to end, or to be shown
+        self._since: float | None = None  # the unfinished line has new text
 
     def feed(self, piece: bytes, now: float = 0.0) -> list[tuple[str, str]]:
-        """The lines that a piece brings; an empty one is the end, also of the last line."""
+        """Returns the lines that a piece completes; an empty piece completes the last line."""
         lines = self.add(self._decode(piece), now)
         return [*lines, (self.take(), "\n")] if not piece and self._length else lines
 
     def add(self, text: str, now: float = 0.0) -> list[tuple[str, str]]:
-        """The same of a text."""
+        """Returns the lines that a text completes."""
         *whole, rest = _LINE_END.split(text)
         lines = []
         for line, end in zip(whole[::2], whole[1::2], strict=True):
@@ -67,37 +69,37 @@ class LineStream:
         return lines
 
     def waits(self) -> bool:
-        """Whether there is something of a line that has not ended and was not shown."""
+        """Whether the unfinished line has text that was not returned yet."""
         return self._since is not None
 
     def is_late(self, now: float) -> bool:
-        """Whether that is to be shown so far."""
+        """Whether that text has waited long enough to be shown."""
         return self._since is not None and now >= self._since + UNFINISHED
 
     def so_far(self) -> str:
-        """The line that has not ended; it comes again when it has."""
+        """Returns the unfinished line, and keeps it until it ends."""
         self._since = None
         return "".join(self._parts)
 
     def take(self) -> str:
-        """The line that has not ended; what follows is another one."""
+        """Returns the unfinished line; the text that follows begins another one."""
         line = self.so_far()
         self._parts, self._length = [], 0
         return line
 
 
 class Reader:
-    """Hands on what comes through pipes. For one thread, but for `pipe` and `stop`.
+    """Reads pipes. For one thread, except `pipe` and `stop`.
 
     Args:
-        ticks: are called with the time, now and then, as long as one of them returns True: it waits
-            for something that does not come.
+        ticks: functions that are called with the time, after each read and every 0.1 s while one of
+            them returns True.
     """
 
     def __init__(self, *ticks: Callable[[float], bool]) -> None:
         self._ticks = list(ticks)
         self._waits = False
-        # It takes new pipes while another thread waits.
+        # Another thread may add a pipe while this one waits.
         self._pipes = selectors.EpollSelector()
         self._told, self._over = os.pipe()
         os.set_blocking(self._told, False)
@@ -105,18 +107,18 @@ class Reader:
 
     @property
     def files(self) -> set[int]:
-        """The descriptors that are needed to read."""
+        """The descriptors that this needs."""
         read = (key.fd for key in self._pipes.get_map().values())
         return {self._pipes.fileno(), self._over, *read}
 
     def pipe(
         self, take: Callable[[bytes], bool], tick: Callable[[float], bool] | None = None
     ) -> int:
-        """Makes a pipe, and reads from it; returns its other end, for the caller to close.
+        """Makes a pipe and reads from it. Returns its other end, which the caller closes.
 
         Args:
-            take: gets what comes, in pieces, at the end an empty one; False if it wants no more.
-            tick: one more of those.
+            take: gets the output in pieces, and an empty one at the end; returns False to stop.
+            tick: another one of `ticks`.
         """
         read_end, write_end = os.pipe()
         os.set_blocking(read_end, False)
@@ -125,7 +127,7 @@ class Reader:
         return write_end
 
     def serve(self, to_the_end: bool = False) -> None:
-        """Hands on what comes, until `stop`, or until all pipes have ended."""
+        """Reads until `stop`, or until all pipes have ended."""
         while self._told in (pipes := self._pipes.get_map()):
             if to_the_end and len(pipes) == 1:
                 break
@@ -133,7 +135,7 @@ class Reader:
         self.finish()
 
     def read(self, seconds: float | None = None) -> None:
-        """Hands on what comes next; returns after that time, or before."""
+        """Reads once. Waits for output, at most that long."""
         if self._waits:
             seconds = UNFINISHED if seconds is None else min(seconds, UNFINISHED)
         for key, _ in self._pipes.select(seconds):
@@ -143,20 +145,21 @@ class Reader:
         self._waits = any(waits)
 
     def stop(self) -> None:
-        """Has `serve` return, for now or later; once."""
+        """Makes `serve` return. To be called once."""
         os.close(self._over)
 
     def finish(self) -> None:
-        """Hands on what has come by now, and closes the pipes: others may keep their other ends."""
+        """Reads what was written up to now, and closes the pipes."""
         for key in list(self._pipes.get_map().values()):
-            while self._read(key):
-                pass
+            for _ in range(_MOST_PIECES):
+                if not self._read(key):
+                    break
             if self._pipes.get_map().get(key.fd) is key:
                 key.data(b"")
                 self._close(key)
 
     def _read(self, key: selectors.SelectorKey) -> bool:
-        """Hands on what has come; False if nothing has, or nothing more is wanted."""
+        """Reads a piece; False if there is none, or no more is wanted."""
         try:
             piece = os.read(key.fd, PIECE)
         except BlockingIOError:

@@ -149,7 +149,7 @@ def _forget_preloaded() -> None:
 
 
 def _output(options: Mapping[str, Any], rank: int, here: bool) -> RankOutput | None:
-    """What the keeper is to hand on; None if all goes to where the launcher has it go."""
+    """The output that the keeper hands on; None if the program keeps the launcher's."""
     asked = options["output"] or options["tags"] or options["timestamps"]
     marked = {1: options["tags"], 2: options["tags"] or (options["errors"] and not here)}
     labels = {
@@ -199,7 +199,7 @@ def main(arguments: list[str]) -> NoReturn:
         os.dup2(given[contract.INPUT], 0)
     if contract.ERRORS in given:
         os.dup2(given[contract.ERRORS], 2)
-    # These, and what else comes from messages, are closed by exec.
+    # All descriptors that came with messages are closed by exec.
     output, error = None, ""
     try:
         output = _output(options, rank, here=handed is not None)

@@ -1,4 +1,4 @@
-"""Hands on what a rank prints: in lines that tell whose they are, or when, and into files.
+"""Hands on the output of a rank: marks its lines with the rank or the time, and copies it to files.
 
 A part of the rank's keeper (keeper.py), which is run as a file by an isolated Python: it knows the
 standard library alone.
@@ -24,17 +24,16 @@ _LOOK, _LAST_WORDS = 2.0, 5.0
 
 
 class RankOutput:
-    """What a program that is about to be forked will print, on its way out.
+    """The output of a program that is about to be forked.
 
     Args:
-        labels: what is put before each line that goes on, by descriptor; empty for lines as they
-            are.
+        labels: by descriptor, the text before each line that is handed on; may be empty.
         folder: gets a copy, in the files `stdout` and `stderr`; empty for none.
-        adds: whether it is added to what these files have.
+        adds: whether the copy is appended to these files.
         timestamps: whether each line begins with the time, also in the files.
 
     Raises:
-        OSError: there can be no such file.
+        OSError: a file cannot be opened.
     """
 
     def __init__(
@@ -50,25 +49,30 @@ class RankOutput:
         self._reader = Reader()
         self._ends = {to: self._reader.pipe(copy.take, copy.tick) for to, copy in copies.items()}
         self.needs = {*labels, *files.values(), *self._reader.files}
-        """The descriptors that are needed to hand it on."""
+        """The descriptors that this needs after the fork, in the keeper."""
 
     def become(self) -> None:
-        """In the program: these are its standard output and error from now on."""
+        """Makes the pipes the standard output and error of this process, the program."""
         for to, end in self._ends.items():
             os.dup2(end, to)
 
     def start(self) -> None:
-        """Begins to hand it on; for who has closed all files but those."""
-        # Who reads from us may be slow.
+        """Begins to hand the output on. The keeper has closed all files except `needs`."""
+        # In a thread of its own, because a slow reader must not keep the keeper from its work.
         self._thread = threading.Thread(target=self._reader.serve, args=(True,), daemon=True)
         self._thread.start()
 
-    def finish(self, may_go_on: Callable[[], bool]) -> None:
-        """Returns when what was printed is handed on, and what is printed as long as that holds."""
+    def finish(self, may_go_on: Callable[[], bool], in_time: bool) -> None:
+        """Hands on what was printed up to now, or all until the pipes end while `may_go_on()`.
+
+        Args:
+            may_go_on: see above.
+            in_time: whether to give up on a reader that takes nothing for some seconds.
+        """
         while self._thread.is_alive() and may_go_on():
             self._thread.join(_LOOK)
         self._reader.stop()
-        self._thread.join(_LAST_WORDS)
+        self._thread.join(_LAST_WORDS if in_time else None)
 
 
 class Copy:
@@ -89,13 +93,13 @@ class Copy:
         self._at_line_start = True
 
     def tick(self, now: float) -> bool:
-        """Shows the line that has not ended, after a while; True if it is too early."""
+        """Shows the unfinished line when it is late; True while one waits."""
         if self._lines.is_late(now):
             self._send_lines([(self._lines.so_far(), "\r")])
         return self._lines.waits()
 
     def take(self, piece: bytes) -> bool:
-        """Hands a piece of output on; empty at the end."""
+        """Hands on a piece of output; an empty one is the end."""
         if self._file is not None and not write_all(self._file, self._stamped(piece)):
             self._file = None
         if self._label or self._timestamps:
