@@ -30,7 +30,7 @@ HOROVOD_SIGNATURE = (
 ALONE = f"""
 import sys, types
 package = sys.modules["tf_hvd"] = types.ModuleType("tf_hvd")
-package.__path__ = [{str(pathlib.Path(run_function.__file__).parents[1])!r}]
+package.__path__ = [{str(pathlib.Path(run_function.__file__).parents[2])!r}]
 from tf_hvd.launch.job import run_function
 """
 # As typed at a prompt, where functions have no file.
