@@ -92,7 +92,7 @@ def running(environ, tmp_path):
 
     def start(*options):
         (tmp_path / "tmp").mkdir()
-        (tmp_path / "program.py").write_text(f"ELASTIC = {bool(options)}\n{TRAINS}")
+        (tmp_path / "program.py").write_text(f"ELASTIC = {'--min-np' in options}\n{TRAINS}")
         command = [sys.executable, "-m", "tf_hvd_command", "run", "-np", "2", *options]
         jobs.append(
             subprocess.Popen(
@@ -115,12 +115,15 @@ def running(environ, tmp_path):
     assert [*(tmp_path / "tmp").iterdir()] == []
 
 
-@pytest.mark.parametrize("options", [(), ("--min-np", "2")], ids=["plain", "elastic"])
+@pytest.mark.parametrize(
+    "options", [(), ("--tag-output",), ("--min-np", "2")], ids=["plain", "tagged", "elastic"]
+)
 def test_a_job_is_made_of_what_the_page_says(running, options, tmp_path):
     job = running(*options)
     processes = processes_of(job)
     found = collections.Counter(kind(each, job) for each in processes)
     assert set(found) <= set(kinds_of_the_page())
+    assert len(kinds_of_the_page()) == 6
     assert found == {RUN: 1, WATCHER: 1, MPIS: found[MPIS], KEEPER: 2, PROGRAM: 2}
     # Its one socket, its memory without names, and no file.
     sockets = set(re.findall(r"@(tf_hvd\S*)", pathlib.Path("/proc/net/unix").read_text()))
@@ -132,9 +135,9 @@ def test_a_job_is_made_of_what_the_page_says(running, options, tmp_path):
         for each in names
         if "memfd:" in each
     }
-    assert {each for each in memory if each.startswith("tf_hvd")} == (
-        {contract.RECORDER, contract.COMMIT_MEMORY.rstrip(".")} if options else {contract.RECORDER}
-    )
+    commits = {contract.COMMIT_MEMORY.rstrip(".")} if "--min-np" in options else set()
+    ours = {each for each in memory if each.startswith("tf_hvd")}
+    assert ours == {contract.RECORDER} | commits
     (folder,) = (tmp_path / "tmp").glob("tf_hvd*")  # AutoGraph has files of its own beside it
     theirs = [each.name for each in folder.iterdir()]
     assert all(each.startswith(("prte", "ompi", "pmix")) for each in theirs), theirs

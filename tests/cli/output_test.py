@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 
 import pytest
@@ -12,7 +13,7 @@ from tf_hvd.core import contract
 from tf_hvd.launch.job.asked import Job
 from tf_hvd.launch.job.command_line import by_way_of_rank
 from tf_hvd.launch.job.job_output import Bar, Cell
-from tf_hvd.launch.machine import rank as rank_program
+from tf_hvd.launch.machine.rank_output import Copy
 
 LINES = 3000
 
@@ -76,10 +77,10 @@ def test_a_restart_adds_to_what_the_starts_before_have_printed(session, tmp_path
 )
 def test_lines_and_what_is_redrawn(tmp_path, printed, shown):
     with open(tmp_path / "shown", "wb") as file:
-        copy = rank_program._Copy(file.fileno(), "[1,0]<stdout>: ", None, False)
+        copy = Copy(file.fileno(), "[1,0]<stdout>: ", None, False)
         for begin in range(0, len(printed), 65536):
-            copy.add(printed.encode()[begin : begin + 65536])
-        copy.add(b"")
+            copy.take(printed.encode()[begin : begin + 65536])
+        copy.take(b"")
     output = (tmp_path / "shown").read_bytes().decode()
     assert output == "".join(f"[1,0]<stdout>: {line}" for line in shown)
 
@@ -92,6 +93,51 @@ def test_a_question_is_seen_before_its_line_ends(start, program):
     assert job.stdout.read(len(asked)) == asked
     output, errors = job.communicate("it\n", timeout=600)
     assert (output, errors) == (f"{asked}it\n", "")  # on a terminal over what was shown
+
+
+LEAVES = "import subprocess; subprocess.Popen(['sh', '-c', 'sleep 2; echo late'])\n"
+
+
+def test_what_a_rank_has_left_running_is_heard(environ, call, program):
+    """As MPI's launchers wait for the end of what ranks print."""
+    words = ("run", "-np", "2", "--tag-output", *program(LEAVES))
+    code, output, errors = call(*words, environ=environ)
+    assert code == 0, errors
+    assert sorted(output.splitlines()) == [f"[1,{rank}]<stdout>: late" for rank in range(2)]
+
+
+def test_a_rank_that_has_failed_does_not_wait_for_what_it_has_left(environ, call, program):
+    """Its last words are there, and the launcher hears of its end at once."""
+    fails = "import subprocess\nif rank == 0: time.sleep(1000)\n"
+    fails += "subprocess.Popen(['sleep', '1000'])\nos.write(1, b'x' * 200_000 + b'\\nlast')\n"
+    words = ("run", "-np", "2", "--tag-output", *program(f"{fails}os.kill(os.getpid(), 9)"))
+    code, output, errors = call(*words, environ=environ)
+    assert code == 137, errors
+    assert output.count("x") == 200_000
+    assert output.endswith("[1,1]<stdout>: last\n")
+
+
+ALONE = """
+import subprocess
+subprocess.Popen(["sleep", "1000"])
+for signum in (signal.SIGUSR1, signal.SIGTERM):
+    signal.signal(signum, lambda signum, _: (say("got", signum), signum == 15 and sys.exit(7)))
+say("ready")
+while True:
+    time.sleep(0.05)
+"""
+
+
+def test_signals_reach_a_single_rank_once(start, program):
+    """Its keeper stands between, and does not wait for what it leaves running."""
+    process = start("run", "-np", "1", "--tag-output", *program(ALONE), environ=os.environ)
+    said = iter(process.stdout.readline, "")
+    assert next(said) == "[1,0]<stdout>: ready\n"
+    process.send_signal(signal.SIGUSR1)
+    assert next(said) == f"[1,0]<stdout>: got {int(signal.SIGUSR1)}\n"
+    process.send_signal(signal.SIGTERM)
+    assert list(said) == [f"[1,0]<stdout>: got {int(signal.SIGTERM)}\n"]
+    assert process.wait(600) == 128 + signal.SIGTERM
 
 
 class Shown:
@@ -114,8 +160,8 @@ def test_a_cell_has_the_bar_of_rank_0_alone():
     shown = Shown()
     for rank in (0, 1):
         label = f"[1,{rank}]<stdout>: "
-        shown.cell.add(f"{label}begin\n{label}1/2\r{label}2/2\r{label}2/2 done\n".encode())
-    shown.cell.end()
+        shown.cell.take(f"{label}begin\n{label}1/2\r{label}2/2\r{label}2/2 done\n".encode())
+    shown.cell.take(b"")
     assert shown.text == "[0] begin\n[0] 2/2 done\n[1] begin\n"
     [bar] = shown.bars
     assert bar[-1] == "2/2 done"
@@ -125,9 +171,9 @@ def test_a_line_that_only_grows_is_no_bar():
     shown = Shown()
     for rank in (0, 1):
         label = f"[1,{rank}]<stderr>: "
-        shown.cell.add(f"{label}load\r{label}loading\r{label}loading: done\n".encode())
-    shown.cell.add("the launcher: schlecht für".encode()[:-2])
-    shown.cell.end()
+        shown.cell.take(f"{label}load\r{label}loading\r{label}loading: done\n".encode())
+    shown.cell.take("the launcher: schlecht für".encode()[:-2])
+    shown.cell.take(b"")
     assert shown.text == (
         "[0] loading: done\n[1] loading: done\nthe launcher: schlecht f\N{REPLACEMENT CHARACTER}\n"
     )
@@ -148,13 +194,13 @@ EVENTS = st.lists(
 def test_pieces_of_any_size_come_to_the_same(events, sizes):
     data = "".join(f"[1,{rank}]<{name}>: {text}{end}" for rank, name, text, end in events).encode()
     whole, cut = Shown(), Shown()
-    whole.cell.add(data)
-    whole.cell.end()
+    whole.cell.take(data)
+    whole.cell.take(b"")
     for size in sizes:
-        cut.cell.add(data[:size])
+        cut.cell.take(data[:size])
         data = data[size:]
-    cut.cell.add(data)
-    cut.cell.end()
+    cut.cell.take(data)
+    cut.cell.take(b"")
     assert cut.text == whole.text
     # No line that rank 0 ended is missing, and none comes twice.
     mine = [text for rank, _, text, end in events if rank == 0 and end == "\n"]

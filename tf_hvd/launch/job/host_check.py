@@ -200,9 +200,10 @@ def _ask(host: Host, needs: Needs) -> dict[str, Any]:
         return {"wrong": f"host {host.name}: {last.rstrip('.')}; {cure}"}
     # A login may print whatever it likes before it.
     said = [line for line in ended.stdout.splitlines() if line.startswith(_MARK)]
-    if not said:
+    try:
+        found: dict[str, Any] = json.loads(said[-1][len(_MARK) :])
+    except (IndexError, ValueError):  # not a word of it, or it was cut
         return {"wrong": f"host {host.name}: the check there failed: {last}"}
-    found: dict[str, Any] = json.loads(said[-1][len(_MARK) :])
     if "wrong" in found:
         found["wrong"] = f"host {host.name}: {found['wrong']}"
     if "MPI" in found:

@@ -1,111 +1,67 @@
 """Where the output of `tf_hvd.run`'s ranks goes: to the caller's own, or into a notebook's cell."""
 
-import codecs
 import importlib
 import os
 import re
-import selectors
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-_PIECE = 1 << 16
-# `tf_hvd run --tag-output` writes these (rank.py).
-_LABEL = re.compile(r"\[1,(\d+)\]<(stdout|stderr)>: ")
-_LINE_END = re.compile("([\r\n])")
+from tf_hvd.launch.machine.lines import LABEL, PIECE, LineStream, Reader, decoder
+
 # In seconds: a bar that is redrawn more often is shown that often.
 _REDRAWN = 0.1
 
 
-def is_notebook() -> bool:
+def options() -> list[str]:
+    """Options of `tf_hvd run` for output that goes to a cell."""
+    return ["--tag-output"] if _is_notebook() else []
+
+
+def start(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], Reader]:
+    """Starts a job, without input and in a session of its own: an interrupt is not for it.
+
+    Returns:
+        Its process, and the reader that takes its output to the present `sys.stdout` and
+        `sys.stderr`.
+    """
+    bar = Bar(_display) if _is_notebook() else None
+    reader = Reader()
+    pipes: list[int | None] = [None, None]
+    streams = ((sys.stdout, sys.__stdout__), (sys.stderr, sys.__stderr__))
+    for number, (to, own) in enumerate(streams):
+        if to is not own:
+            take = Cell(to.write, bar).take if bar else _plain(to.write)
+            pipes[number] = reader.pipe(take)
+    job = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=pipes[0],
+        stderr=pipes[1],
+        start_new_session=True,
+    )
+    for pipe in pipes:
+        if pipe is not None:
+            os.close(pipe)
+    return job, reader
+
+
+def _is_notebook() -> bool:
     """Whether what is printed here goes to a cell: of Jupyter, or of what uses its kernel."""
     # Spyder and others make classes of their own from ipykernel's.
     return any(each.__module__.startswith("ipykernel.") for each in type(sys.stdout).__mro__)
 
 
-class OutputForwarder:
-    """Takes the output of one job to `sys.stdout` and `sys.stderr`, whatever these are now.
+def _plain(write: Callable[[str], Any]) -> Callable[[bytes], bool]:
+    decode = decoder()
 
-    Not thread-safe: for the thread that waits for the job.
-    """
+    def take(piece: bytes) -> bool:
+        write(decode(piece))
+        return True
 
-    def __init__(self) -> None:
-        self._in_cell = is_notebook()
-        self._sources = selectors.DefaultSelector()
-
-    @property
-    def options(self) -> list[str]:
-        """Options of `tf_hvd run` that this needs."""
-        return ["--tag-output"] if self._in_cell else []
-
-    def start(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        """Starts the job, without input and in a session of its own: an interrupt is not for it."""
-        streams = [(sys.stdout, sys.__stdout__), (sys.stderr, sys.__stderr__)]
-        files = [None if now is own else subprocess.PIPE for now, own in streams]
-        job = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=files[0],
-            stderr=files[1],
-            start_new_session=True,
-        )
-        bar = Bar(_display) if self._in_cell else None
-        for pipe, (to, _) in zip((job.stdout, job.stderr), streams, strict=True):
-            if pipe is not None:
-                os.set_blocking(pipe.fileno(), False)
-                stream = Cell(to.write, bar) if bar else Plain(to.write)
-                self._sources.register(pipe, selectors.EVENT_READ, stream)
-        return job
-
-    def wait(self, seconds: float) -> None:
-        """Hands on what comes; returns after that time, or before."""
-        if not self._sources.get_map():
-            time.sleep(seconds)
-            return
-        for key, _ in self._sources.select(seconds):
-            self._hand_on(key)
-
-    def finish(self) -> None:
-        """Hands on what the job had written when it ended; another process may keep the pipe."""
-        for key in list(self._sources.get_map().values()):
-            while self._hand_on(key):
-                pass
-            key.data.end()
-        self._sources.close()
-
-    def _hand_on(self, key: selectors.SelectorKey) -> bool:
-        try:
-            piece = os.read(key.fd, _PIECE)
-        except BlockingIOError:
-            return False
-        if piece:
-            key.data.add(piece)
-        else:
-            self._sources.unregister(key.fileobj)
-            key.data.end()
-        return bool(piece)
-
-
-class Plain:
-    """Hands text on as it comes.
-
-    Args:
-      write: takes the text.
-    """
-
-    def __init__(self, write: Callable[[str], Any]) -> None:
-        self._write = write
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-
-    def add(self, piece: bytes) -> None:
-        """Hands a piece on."""
-        self._write(self._decoder.decode(piece))
-
-    def end(self) -> None:
-        """Hands on what is left."""
-        self._write(self._decoder.decode(b"", final=True))
+    return take
 
 
 class Bar:
@@ -156,56 +112,34 @@ class Cell:
     def __init__(self, write: Callable[[str], Any], bar: Bar) -> None:
         self._write = write
         self._bar = bar
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._rest = ""
-        self._unfinished: dict[str, str] = {}  # what stands there, by rank and stream
-        self._redrawn: set[str] = set()
+        self._lines = LineStream(longest=4 * PIECE)  # lines of ranks are shorter
+        # What stands there, and whether it has replaced another text, by rank and stream.
+        self._drawn: dict[str, tuple[str, bool]] = {}
 
-    def add(self, piece: bytes) -> None:
-        """Hands a piece on."""
-        self._take(self._decoder.decode(piece))
-
-    def end(self) -> None:
-        """Hands on what is left."""
-        self._take(self._decoder.decode(b"", final=True))
-        if self._rest:
-            self._take("\n")
-        self._bar.finish()
-
-    def _take(self, text: str) -> None:
-        *whole, self._rest = _LINE_END.split(self._rest + text)
-        for line, end in zip(whole[::2], whole[1::2], strict=True):
-            label = _LABEL.match(line)
-            if label is None:  # the launcher's own words
+    def take(self, piece: bytes) -> bool:
+        """Hands a piece on; empty at the end."""
+        for line, end in self._lines.feed(piece):
+            if end and (label := LABEL.match(line)):
+                self._show(label, line[label.end() :], ends=end == "\n")
+            else:  # the launcher's own words
                 self._write(line + end)
-            elif end == "\r":
-                self._redraw(label, line[label.end() :])
-            else:
-                self._finish(label, line[label.end() :])
+        if not piece:
+            self._bar.finish()
+        return True
 
-    def _redraw(self, label: re.Match[str], line: str) -> None:
-        who = label[0]
-        self._note(who, line)
-        self._unfinished[who] = line
-        if who in self._redrawn and int(label[1]) == 0:
-            self._bar.draw(line)
-
-    def _finish(self, label: re.Match[str], line: str) -> None:
-        who = label[0]
-        self._note(who, line)
-        self._unfinished.pop(who, None)
-        redrawn = who in self._redrawn
-        self._redrawn.discard(who)
+    def _show(self, label: re.Match[str], line: str, ends: bool) -> None:
         first = int(label[1]) == 0
+        before, redrawn = self._drawn.pop(label[0], ("", False))
+        redrawn = redrawn or not line.startswith(before)
+        if not ends:
+            self._drawn[label[0]] = line, redrawn
+            if redrawn and first:
+                self._bar.draw(line)
+            return
         if redrawn and first:
             self._bar.finish(line)
         if first or not redrawn:
             self._write(f"[{label[1]}] {line}\n")
-
-    def _note(self, who: str, line: str) -> None:
-        before = self._unfinished.get(who)
-        if before is not None and not line.startswith(before):
-            self._redrawn.add(who)
 
 
 def _display(text: str) -> Callable[[str], None]:

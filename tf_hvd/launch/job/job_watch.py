@@ -172,7 +172,7 @@ class JobWatch:
         """
         if self.beside and self.beside.spares(process):
             return Fate.LEFT
-        if self.session.is_copier(process):
+        if self.session.is_keeper(process):
             return Fate.ENDS
         # At a start of an elastic job: another start may follow, which has its own.
         if self.beside or proc.name(process) in _DAEMONS:

@@ -23,8 +23,9 @@ from typing import Any, TypeVar
 import cloudpickle
 
 import tf_hvd_command
-from tf_hvd.launch.job.job_output import OutputForwarder
+from tf_hvd.launch.job import job_output
 from tf_hvd.launch.machine import task
+from tf_hvd.launch.machine.lines import Reader
 
 Result = TypeVar("Result")
 
@@ -102,11 +103,10 @@ def run(
     with _folder(directory) as folder:
         _leave_call(folder, (func, tuple(args), dict(kwargs or {})))
         command = tf_hvd_command.command("run", "-np", str(np), *where)
-        output = OutputForwarder()
-        command += ["--end-with-parent", str(folder), *output.options, *options]
+        command += ["--end-with-parent", str(folder), *job_output.options(), *options]
         elastic = any(word.startswith(_ELASTIC) for word in options)
         command += ["--", python, task.__file__, str(folder)]
-        code = _wait(command, folder, output, elastic)
+        code = _wait(command, folder, elastic)
         return _results(folder, int(np), code, elastic)
 
 
@@ -167,18 +167,16 @@ def _sent_whole(module: types.ModuleType | None) -> Iterator[None]:
         cloudpickle.unregister_pickle_by_value(module)
 
 
-def _wait(
-    command: Sequence[str], folder: pathlib.Path, output: OutputForwarder, elastic: bool
-) -> int:
+def _wait(command: Sequence[str], folder: pathlib.Path, elastic: bool) -> int:
     """The exit code of the job, which ends when a rank has failed: MPICH would wait for all.
 
     An elastic one is started again.
     """
-    job = output.start(command)
+    job, output = job_output.start(command)
     deadline = None
     try:
         while (code := job.poll()) is None:
-            output.wait(_LOOK)
+            output.read(_LOOK)
             if deadline is None and not elastic and any(folder.glob(f"{task.FAILED}*")):
                 deadline = time.monotonic() + _GRACE
             if deadline is not None and time.monotonic() > deadline:
@@ -189,18 +187,17 @@ def _wait(
         _end(job, output, signal.SIGINT if interrupted else signal.SIGTERM)
         raise
     finally:
+        output.stop()
         output.finish()
     return code
 
 
-def _end(
-    job: subprocess.Popen[bytes], output: OutputForwarder, signum: int = signal.SIGTERM
-) -> None:
+def _end(job: subprocess.Popen[bytes], output: Reader, signum: int = signal.SIGTERM) -> None:
     """Ends the job, at once if it is interrupted again."""
     job.send_signal(signum)
     while job.poll() is None:
         try:
-            output.wait(_LOOK)
+            output.read(_LOOK)
         except KeyboardInterrupt:
             job.send_signal(signal.SIGTERM)
 

@@ -28,6 +28,7 @@ from tf_hvd.launch.job.terminal import Terminal
 from tf_hvd.launch.machine import proc, rank
 from tf_hvd.launch.machine.agent import Agent
 from tf_hvd.launch.machine.commits import Commits, Parts
+from tf_hvd.launch.machine.lines import write_all
 
 _FOREGROUND_MILLISECONDS = 500
 _ROOM = 1 << 18  # bytes of the temporary folder: MPI's and our own files take less
@@ -156,15 +157,15 @@ class Session(contextlib.AbstractContextManager["Session"]):
             self.home.traces.note(self.state.segments())
 
     def rank_of(self, process: int) -> int | None:
-        """The rank of this job that a process is of; none also of one that copies its output."""
+        """The rank of this job that a process is of; none also of its keeper."""
         environ = proc.environment(process)
         if environ.get(contract.JOB) != self.home.job or _is_starter(process):
             return None
         numbers = [environ.get(name, "") for name in MPI_RANK_VARIABLES]
         return next((int(number) for number in numbers if number.isdigit()), None)
 
-    def is_copier(self, process: int) -> bool:
-        """Whether a process copies the output of a rank of this job, until that is closed."""
+    def is_keeper(self, process: int) -> bool:
+        """Whether a process is the keeper of a rank of this job: it hands on what that has said."""
         return _is_starter(process) and rank.is_of_job(proc.arguments(process), self.home.job)
 
     def _welcome(self, link: messages.Link, number: int) -> None:
@@ -196,6 +197,6 @@ def _copy_terminal(to: int, over: threading.Event) -> None:
                 foreground.poll(_FOREGROUND_MILLISECONDS)
                 continue
             text = os.read(0, 4096)
-            if not text or not rank.write_all(to, text):
+            if not text or not write_all(to, text):
                 break
     os.close(to)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING or __package__:
     from tf_hvd.core import contract, messages
     from tf_hvd.launch.machine import proc
+    from tf_hvd.launch.machine.rank_output import RankOutput
 else:  # as a file
     sys.path.append(os.path.join(os.path.dirname(__file__), "..", "..", "core"))
     import contract
@@ -29,8 +30,11 @@ else:  # as a file
 
 # What a keeper is told (rank_signals.py): to hold its rank's end back, and no longer.
 HOLD, RELEASE = signal.SIGRTMIN + 4, signal.SIGRTMIN + 5
+_HEARD = frozenset({signal.SIGCHLD, HOLD, RELEASE})
 # What is for the program alone, of what comes to both.
-_NOT_OURS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_THE_PROGRAMS = frozenset(
+    {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
+)
 # In seconds: between two looks whether the launcher is there, and from SIGTERM to SIGKILL.
 _LOOK, _GRACE = 2.0, 5.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -42,7 +46,9 @@ def watch_child(
     rank: int,
     launcher: int,
     save: Callable[[], None],
-    kept: Collection[str] = (),
+    kept: Collection[str],
+    output: RankOutput | None,
+    alone: bool,
 ) -> None:
     """Forks: the child returns and becomes the rank, this process tells that it runs, how it ends.
 
@@ -55,10 +61,13 @@ def watch_child(
         launcher: the process that has started this one.
         save: called at a bad end.
         kept: files, by number, that `save` needs.
+        output: the part of the program's output that this process hands on; None for nothing.
+        alone: whether `tf_hvd run` itself is the launcher, and sends signals to this process only.
     """
     # From before the fork on: a keeper that got no core would not be known, or be ended.
-    handled = signal.pthread_sigmask(signal.SIG_BLOCK, _Keeper.HEARD | set(_NOT_OURS))
-    call_oneself(contract.KEEPER)
+    handled = signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD | _THE_PROGRAMS)
+    if not alone:
+        call_oneself(contract.KEEPER)
     child = os.fork()
     if child == 0:
         call_oneself("python")
@@ -66,17 +75,24 @@ def watch_child(
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         signal.pthread_sigmask(signal.SIG_SETMASK, handled)
         return
-    keeper = _Keeper(child, launcher)
+    keeper = _Keeper(child, launcher, alone)
     # The launcher waits for the end of some of these. But MPICH's kills us as well when nobody
     # holds this one any more, before it is told how the rank has ended.
-    close_all({os.environ.get(_PMI, ""), *kept, *([str(link.fileno())] if link else [])})
+    kept = {os.environ.get(_PMI, ""), *kept, *([str(link.fileno())] if link else [])}
+    close_all({*kept, *map(str, output.needs if output else ())})
     tell(link, contract.RUNS, rank, process=child, keeper=os.getpid())
-    for signum in _NOT_OURS:
-        signal.signal(signum, signal.SIG_IGN)
+    if output:
+        output.start()
     code = keeper.wait()
     tell(link, contract.ENDED, rank, code=code)
     if link is None and code:
         save()
+    if output:
+        # At a good end MPI's launchers wait for the output of what the program has left running,
+        # and a bad one they are to know soon.
+        may_go_on = not (code or alone)
+        in_time = bool(code) and not alone
+        output.finish(lambda: may_go_on and os.getppid() == launcher, in_time)
     keeper.hold()
     end_as(code)
 
@@ -106,7 +122,7 @@ def call_oneself(name: str) -> None:
 
 
 def close_all(kept: Collection[str]) -> None:
-    """Closes all files but some, by number, and has /dev/null for the standard ones.
+    """Closes all files but some, by number, and has /dev/null for the other standard ones.
 
     Who waits for the end of a program's output would wait for us too.
     """
@@ -116,22 +132,25 @@ def close_all(kept: Collection[str]) -> None:
                 os.close(number)
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
-        os.dup2(null, standard)
+        if str(standard) not in kept:
+            os.dup2(null, standard)
 
 
 class _Keeper:
     """Waits for a rank's program, `child`, which `launcher`, a process, has started.
 
-    The signals that it hears are blocked.
+    The signals that it hears, and those that are for the program, are blocked.
     """
 
-    HEARD = frozenset({signal.SIGCHLD, HOLD, RELEASE})
-
-    def __init__(self, child: int, launcher: int) -> None:
+    def __init__(self, child: int, launcher: int, alone: bool) -> None:
         self._child = child
         self._launcher = launcher
+        self._alone = alone
         self._held = False
         self._segments: set[str] = set()  # that it had when it was to be held
+        if not alone:
+            for signum in _THE_PROGRAMS:
+                signal.signal(signum, signal.SIG_IGN)
 
     def wait(self) -> int:
         """Waits for the program's end; returns its exit code, or minus the signal.
@@ -149,8 +168,11 @@ class _Keeper:
             if orphaned is None and os.getppid() != self._launcher:
                 orphaned = time.monotonic()
                 remove_segments(_segments_of(self._child))
-                with contextlib.suppress(OSError):  # what it has started as well, its data loaders
-                    os.killpg(os.getpgid(self._child), signal.SIGTERM)
+                with contextlib.suppress(OSError):
+                    if self._alone:  # its group is that of the script which has called us
+                        os.kill(self._child, signal.SIGTERM)
+                    else:  # what it has started as well, its data loaders
+                        os.killpg(os.getpgid(self._child), signal.SIGTERM)
             elif orphaned is not None and time.monotonic() - orphaned >= _GRACE:
                 os.kill(self._child, signal.SIGKILL)
             self._hear(_LOOK)
@@ -166,12 +188,18 @@ class _Keeper:
             self._hear(_LOOK)
 
     def _hear(self, seconds: float) -> bool:
-        heard = signal.sigtimedwait(self.HEARD, seconds)
-        if heard is not None and heard.si_signo != signal.SIGCHLD:
+        heard = signal.sigtimedwait(_HEARD | _THE_PROGRAMS, seconds)
+        if heard is None:
+            return False
+        if heard.si_signo in (HOLD, RELEASE):
             self._held = heard.si_signo == HOLD
             if self._held:
                 self._segments |= _segments_of(self._child)
-        return heard is not None
+        elif heard.si_signo != signal.SIGCHLD and heard.si_pid == self._launcher:
+            # Signals of the terminal reach the program too.
+            with contextlib.suppress(OSError):  # it has just ended
+                os.kill(self._child, heard.si_signo)
+        return True
 
 
 def options_of(words: Sequence[str]) -> dict[str, Any]:

@@ -11,31 +11,22 @@ import contextlib
 import errno
 import json
 import os
-import re
-import select
-import selectors
 import signal
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING or __package__:
     from tf_hvd.core import contract, messages
     from tf_hvd.launch.machine import keeper
+    from tf_hvd.launch.machine.rank_output import STREAMS, RankOutput
 else:  # as a file
     sys.path.append(os.path.dirname(__file__))
     import keeper
     from keeper import contract, messages
+    from rank_output import STREAMS, RankOutput
 
-# How a line of standard error on another machine tells whose it is: as --tag-output does.
-LABEL = re.compile(r"\[1,(\d+)\]<stderr>: ")
 _NEVER_EXECUTED = 0x8  # MFD_NOEXEC_SEAL, Linux 6.3
-_STREAMS = {1: "stdout", 2: "stderr"}
-_PIECE = 1 << 16
-# In seconds: a line that takes longer to write is shown as far as it is.
-_PATIENCE = 0.1
-_LINE_END = re.compile(b"([\r\n])")
 _NOT_FOUND, _NOT_RUNNABLE = 127, 126
 
 
@@ -132,193 +123,9 @@ def begin(link: messages.Link, rank: int, recording: int | None) -> dict[str, in
     return dict(zip(answer["hands"], handed))  # noqa: B905 (as many)
 
 
-def _take(handed: dict[str, int], takes_input: bool) -> None:
-    """Makes what the launcher has handed over the standard input and error."""
-    if takes_input:
-        _become_descriptor(handed.get(contract.INPUT, -1), 0)
-    elif contract.INPUT in handed:
-        os.close(handed[contract.INPUT])
-    if contract.ERRORS in handed:
-        _become_descriptor(handed[contract.ERRORS], 2)
-
-
-def _become_descriptor(given: int, standard: int) -> None:
-    """Puts a descriptor in the place of a standard one; -1 stands for an empty file."""
-    if given == -1:
-        given = os.open(os.devnull, os.O_RDONLY)
-    if given != standard:
-        os.dup2(given, standard)
-        os.close(given)
-
-
-def copy_output(
-    folder: str, label: str, timestamps: bool, streams: dict[int, str] = _STREAMS
-) -> None:
-    """From now on a process of its own hands on what this one prints, until nobody prints any more.
-
-    Args:
-        folder: gets a copy, in the files `stdout` and `stderr`; empty for none.
-        label: what is put before each line that goes on, with the stream's name in it; empty for
-            lines as they are.
-        timestamps: whether each line begins with the time, also in the files.
-        streams: which descriptors, and what their streams are called.
-    """
-    files = {}
-    if folder:
-        os.makedirs(folder, exist_ok=True)
-        files = {name: _created(os.path.join(folder, name)) for name in streams.values()}
-    pipes = {to: os.pipe() for to in streams}
-    child = os.fork()
-    if child == 0:
-        # Nobody's child: the program must not find one that it did not start. And deaf: the last
-        # words of a rank that is being ended are wanted too.
-        os.setsid()
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
-            signal.signal(signum, signal.SIG_IGN)
-        if os.fork() == 0:
-            for _, write_end in pipes.values():
-                os.close(write_end)
-            null = os.open(os.devnull, os.O_RDONLY)
-            os.dup2(null, 0)
-            _copy(
-                {
-                    pipes[to][0]: _Copy(to, label.format(name), files.get(name), timestamps)
-                    for to, name in streams.items()
-                }
-            )
-        os._exit(0)
-    os.waitpid(child, 0)
-    for to, (read_end, write_end) in pipes.items():
-        os.dup2(write_end, to)
-        os.close(read_end)
-        os.close(write_end)
-    for file in files.values():
-        os.close(file)
-
-
 def is_restart(environ: Mapping[str, str]) -> bool:
     """Whether this is an elastic job that has been started before."""
     return environ.get(contract.START, "") not in ("", "0")
-
-
-def _created(path: str) -> int:
-    # What the starts before have printed may tell why there is another one.
-    how = os.O_APPEND if is_restart(os.environ) else os.O_TRUNC
-    return os.open(path, os.O_WRONLY | os.O_CREAT | how, 0o666)
-
-
-class _Copy:
-    """One stream on its way out: as it is, or in whole lines that each tell whose they are.
-
-    A line that is redrawn, as a progress bar is, ends with a carriage return. One that its rank
-    does not end for a while is shown so far as such a line, and whole when it ends: launchers mix
-    the ranks' output wherever a write ends.
-    """
-
-    def __init__(self, to: int, label: str, file: int | None, timestamps: bool) -> None:
-        self._to: int | None = to
-        self._label = label.encode()
-        self._file = file
-        self._timestamps = timestamps
-        self._line = b""
-        self._drawn = b""  # the line that stands there after a carriage return
-        self._begun: float | None = None
-        self._at_line_start = True
-
-    @property
-    def wait(self) -> float | None:
-        """Seconds until `show_line`; None if nothing waits for it."""
-        if self._begun is None:
-            return None
-        return max(0.0, self._begun + _PATIENCE - time.monotonic())
-
-    def add(self, piece: bytes) -> None:
-        """Hands a piece of output on; empty at the end."""
-        if self._file is not None and not write_all(self._file, self._stamped(piece)):
-            self._file = None
-        if not self._label and not self._timestamps:
-            self._send(piece)
-            return
-        *whole, self._line = _LINE_END.split(self._line + piece)
-        if self._line and (not piece or len(self._line) >= _PIECE):
-            whole += [self._line, b"\n"]
-            self._line = b""
-        lines = []
-        for text, end in zip(whole[::2], whole[1::2], strict=True):
-            text = text.rstrip(b"\b")  # Keras goes back by these as well
-            if end == b"\n":
-                lines.append((text or self._drawn, end))
-                self._drawn = b""
-            elif text:
-                lines.append((text, end))
-                self._drawn = text
-        self._send_lines(lines)
-        self._begun = time.monotonic() if self._line else None
-
-    def show_line(self) -> None:
-        """Shows the line that has not ended."""
-        self._begun = None
-        self._send_lines([(self._line, b"\r")])
-
-    def _send_lines(self, lines: list[tuple[bytes, bytes]]) -> None:
-        start = self._label + (_stamp() if self._timestamps else b"")
-        pieces = [b""]
-        for text, end in lines:
-            line = start + text + end
-            # A pipe takes so much in one piece, or nothing of it.
-            if len(pieces[-1]) + len(line) > select.PIPE_BUF:
-                pieces.append(b"")
-            pieces[-1] += line
-        for piece in pieces:
-            self._send(piece)
-
-    def _send(self, data: bytes) -> None:
-        if self._to is not None and not write_all(self._to, data):
-            self._to = None
-
-    def _stamped(self, piece: bytes) -> bytes:
-        if not self._timestamps or not piece:
-            return piece
-        ends = piece.endswith(b"\n")
-        text = piece[:-1] if ends else piece
-        start = _stamp() if self._at_line_start else b""
-        self._at_line_start = ends
-        return start + text.replace(b"\n", b"\n" + _stamp()) + (b"\n" if ends else b"")
-
-
-def _stamp() -> bytes:
-    return time.strftime("[%Y-%m-%d %H:%M:%S] ").encode()
-
-
-def _copy(sources: dict[int, _Copy]) -> None:
-    chosen = selectors.DefaultSelector()
-    for source, copy in sources.items():
-        chosen.register(source, selectors.EVENT_READ, copy)
-    while chosen.get_map():
-        copies: list[_Copy] = [key.data for key in chosen.get_map().values()]
-        for key, _ in chosen.select(
-            min((c.wait for c in copies if c.wait is not None), default=None)
-        ):
-            piece = os.read(key.fd, _PIECE)
-            key.data.add(piece)
-            if not piece:
-                chosen.unregister(key.fd)
-        for copy in copies:
-            if copy.wait == 0.0:
-                copy.show_line()
-
-
-def write_all(to: int, data: bytes) -> bool:
-    """Writes to a descriptor until all is written; False if it takes no more.
-
-    A full disk, or a reader that is gone, must not end a rank.
-    """
-    try:
-        while data:
-            data = data[os.write(to, data) :]
-    except OSError:
-        return False
-    return True
 
 
 def _become(command: list[str]) -> NoReturn:
@@ -339,6 +146,25 @@ def _forget_preloaded() -> None:
     theirs = [file for file in preloaded if os.path.basename(file) != contract.PRELOADED]
     if any(theirs):
         os.environ["LD_PRELOAD"] = ":".join(theirs)
+
+
+def _output(options: Mapping[str, Any], rank: int, here: bool) -> RankOutput | None:
+    """The output that the keeper hands on; None if the program keeps the launcher's."""
+    asked = options["output"] or options["tags"] or options["timestamps"]
+    marked = {1: options["tags"], 2: options["tags"] or (options["errors"] and not here)}
+    labels = {
+        to: f"[1,{rank}]<{name}>: " if marked[to] else ""
+        for to, name in STREAMS.items()
+        if asked or marked[to]
+    }
+    if asked:
+        # Python keeps back what it prints to a pipe, as these, until it has much of it.
+        os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    if not labels:
+        return None
+    # What the starts before have printed may tell why there is another one.
+    folder, adds = options["output"].format(rank=rank), is_restart(os.environ)
+    return RankOutput(labels, folder, adds, options["timestamps"])
 
 
 def main(arguments: list[str]) -> NoReturn:
@@ -368,24 +194,27 @@ def main(arguments: list[str]) -> NoReturn:
         link = messages.connect(options["job"])
         handed = begin(link, rank, recording)
     here = None if handed is None else link
-    if options["watch"]:
-        keeper.watch_child(here, rank, launcher, save, {str(recording)})
+    given = {contract.INPUT: os.open(os.devnull, os.O_RDONLY), **(handed or {})}
+    if options["stdin"]:
+        os.dup2(given[contract.INPUT], 0)
+    if contract.ERRORS in given:
+        os.dup2(given[contract.ERRORS], 2)
+    # All descriptors that came with messages are closed by exec.
+    output, error = None, ""
+    try:
+        output = _output(options, rank, here=handed is not None)
+    except OSError as failed:
+        error = f"tf_hvd run: --output-filename: {failed.filename}: {failed.strerror}"
+    if options["watch"] or output:
+        keeper.watch_child(
+            here, rank, launcher, save, {str(recording)}, output, alone=not options["watch"]
+        )
     else:
         keeper.tell(here, contract.RUNS, rank, process=os.getpid(), keeper=0)
-    if link:
-        link.close()
-    _take(handed or {}, options["stdin"])
-    label = f"[1,{rank}]<{{}}>: "
-    try:
-        if options["output"] or options["tags"] or options["timestamps"]:
-            # Python keeps back what it prints to a pipe, as this one, until it has much of it.
-            os.environ.setdefault("PYTHONUNBUFFERED", "1")
-            folder = options["output"].format(rank=rank)
-            copy_output(folder, label if options["tags"] else "", options["timestamps"])
-        if options["errors"] and handed is None:
-            copy_output("", label, timestamps=False, streams={2: _STREAMS[2]})
-    except OSError as error:
-        sys.exit(f"tf_hvd run: --output-filename: {error.filename}: {error.strerror}")
+    if output:
+        output.become()
+    if error:
+        sys.exit(error)
     _become(command)
 
 
