@@ -16,7 +16,7 @@ from tf_hvd.launch.job import far_agent
 from tf_hvd.launch.job.far_agent import FarAgent
 from tf_hvd.launch.job.session import Home
 from tf_hvd.launch.machine import agent
-from tf_hvd.launch.machine.commits import Parts
+from tf_hvd.launch.machine.commits import Commits, Parts
 
 
 @pytest.fixture
@@ -139,20 +139,25 @@ def test_one_that_cannot_be_started():
 
 
 @pytest.fixture
-def home():
-    with Home() as made:
+def commits():
+    return Commits(Parts())
+
+
+@pytest.fixture
+def home(commits):
+    with Home(commits) as made:
         yield made
 
 
 @pytest.fixture
-def agents(home):
+def agents(home, commits):
     """Those of hosts that are all this machine, where each has a job of its own."""
 
     def reach(host, words):
         commands = {"slow": ["sleep", "600"], "gone": ["false"]}
         return commands.get(host, [*words[:-1], f"{home.job}.{host}"])
 
-    made = Agents(home, reach, lambda name: False, sys.executable)
+    made = Agents(home.job, commits, reach, lambda name: False, sys.executable)
     yield made
     made.close()
     for process in made.processes():
@@ -160,17 +165,17 @@ def agents(home):
         os.waitpid(process, 0)
 
 
-def test_one_of_a_host_that_is_not_kept_ends(agents, home, wait_until):
+def test_one_of_a_host_that_is_not_kept_ends(agents, home, wait_until, commits):
     """A machine that was taken back is not to hold copies. But how far the job was stays known."""
     assert agents.start(["a", "b"]) == []
     agents.begin(["a", "b"], 0)
     assert agents.start(["a", "b"]) == []  # they have heard of it
     Store(f"{home.job}.b", 0).put(0, 7, b"")
-    assert home.parts.newest(1) == 7
+    assert commits.parts.newest(1) == 7
     agents.keep(["a"])
     wait_until(lambda: not listens(f"{home.job}.b"))
     assert listens(f"{home.job}.a")
-    assert home.parts.newest(1) == 7
+    assert commits.parts.newest(1) == 7
     assert len(agents.processes()) == 1
     assert agents.start(["a", "b"]) == []
 

@@ -10,6 +10,7 @@ import pytest
 
 from tf_hvd.elastic.store import Store
 from tf_hvd.launch.job.session import Home
+from tf_hvd.launch.machine.commits import Commits, Parts
 
 LIMIT = 240
 
@@ -63,9 +64,10 @@ def wait_until():
 @pytest.fixture
 def store():
     """A rank's link to its agent, of the first start of a job."""
-    with Home() as home:
+    commits = Commits(Parts())
+    with Home(commits) as home:
         home.serve()
-        home.commits.begin(0)
+        commits.begin(0)
         yield Store(home.job, 0)
 
 

@@ -315,7 +315,6 @@ def _start_run(options: argparse.Namespace) -> int:
     bound = supervise.ending_with_parent(parents) if parents else contextlib.nullcontext()
     try:
         with bound:
-            elastic_driver.check(options)
             if elastic_driver.is_asked_for(options):
                 code = elastic_driver.drive(options, os.environ)
             else:

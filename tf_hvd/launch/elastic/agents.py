@@ -9,14 +9,15 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tf_hvd.launch.job import far_agent
 from tf_hvd.launch.job.far_agent import FarAgent
-from tf_hvd.launch.job.session import Home
+from tf_hvd.launch.machine.commits import Commits
 
 
 class Agents:
     """Those of all hosts that a job has had.
 
     Args:
-        home: this machine's side of the job.
+        job: its name.
+        commits: what is kept of them on this machine.
         reach: makes of a host's name and a command what runs it there.
         is_here: whether a name is this machine's.
         python: the interpreter on other machines.
@@ -24,12 +25,14 @@ class Agents:
 
     def __init__(
         self,
-        home: Home,
+        job: str,
+        commits: Commits,
         reach: Callable[[str, Sequence[str]], Sequence[str]],
         is_here: Callable[[str], bool],
         python: str,
     ) -> None:
-        self._home, self._reach, self._is_here, self._python = home, reach, is_here, python
+        self._job, self._commits, self._python = job, commits, python
+        self._reach, self._is_here = reach, is_here
         self._links: dict[str, FarAgent] = {}  # by host, without this machine
         self._round, self._notice = 0, 0  # the start that runs, and what its ranks were told
         self._revived: set[str] = set()  # those started again, which have not answered yet
@@ -74,14 +77,14 @@ class Agents:
         """A start of the job on these hosts begins."""
         self._round, self._notice = number, 0
         self._revived.clear()
-        self._home.commits.begin(number)
+        self._commits.begin(number)
         for name in self._links.keys() & set(names):
             self._links[name].begin(number)
 
     def notify(self, says: int) -> None:
         """Tells all ranks something."""
         self._notice = says
-        self._home.commits.notify(says)
+        self._commits.notify(says)
         for link in self._links.values():
             link.notify(says)
 
@@ -105,6 +108,6 @@ class Agents:
             return False
         if link:
             link.close()
-        words = far_agent.command(self._python, name, self._home.job)
-        self._links[name] = FarAgent(name, self._reach(name, words), self._home.parts)
+        words = far_agent.command(self._python, name, self._job)
+        self._links[name] = FarAgent(name, self._reach(name, words), self._commits.parts)
         return True

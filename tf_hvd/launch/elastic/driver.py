@@ -31,7 +31,7 @@ from tf_hvd.launch.job.launchers import find_launcher
 from tf_hvd.launch.job.run import End
 from tf_hvd.launch.job.session import Home
 from tf_hvd.launch.machine import proc
-from tf_hvd.launch.machine.commits import Parts
+from tf_hvd.launch.machine.commits import Commits, Parts
 
 _LOOK = 0.25
 # So many starts in a row that have not come to a commit of their own end the job.
@@ -51,16 +51,16 @@ _ELASTIC_ALONE = {
 
 
 def is_asked_for(options: argparse.Namespace) -> bool:
-    return options.min_np is not None or options.host_discovery_script is not None
+    """Whether the options ask for an elastic job.
 
-
-def check(options: argparse.Namespace) -> None:
-    """Refuses options that do not go together."""
-    if not is_asked_for(options):
+    Raises:
+        UsageError: they do not go together.
+    """
+    if options.min_np is None and options.host_discovery_script is None:
         for name, flag in _ELASTIC_ALONE.items():
             if getattr(options, name) is not None:
                 raise UsageError(f"--{flag} is for elastic jobs: give --min-np too")
-        return
+        return False
     first, smallest, largest = _ranks_at_first(options), options.min_np or 1, options.max_np
     if first < smallest:
         raise UsageError(f"-np {first} is less than --min-np {smallest}")
@@ -74,6 +74,7 @@ def check(options: argparse.Namespace) -> None:
         )
     if options.host_discovery_script and (options.hosts or options.hostfile):
         raise UsageError("--host-discovery-script finds the hosts: leave -H and --hostfile out")
+    return True
 
 
 class Driver:
@@ -317,20 +318,23 @@ def drive(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if environ.get(_STANDBY):
         raise UsageError(f"{_STANDBY}: elastic jobs have no standby any more; unset it")
     try:
-        with supervise.obeyed(), Home() as home:
-            return _drive(options, environ, home)
+        commits = Commits(Parts())
+        with supervise.obeyed(), Home(commits) as home:
+            return _drive(options, environ, home, commits)
     except supervise.Asked as asked:
         say(f"tf_hvd run: the job was ended by {signal.Signals(asked.signum).name}")
         return 128 + asked.signum
 
 
-def _drive(options: argparse.Namespace, environ: Mapping[str, str], home: Home) -> int:
+def _drive(
+    options: argparse.Namespace, environ: Mapping[str, str], home: Home, commits: Commits
+) -> int:
     script, ranks = options.host_discovery_script, _ranks_at_first(options)
     discovery = Discovery(script, options.slots_per_host) if script else None
     named = () if discovery else fixed_hosts(options, environ, ranks)
     fixed = named or (() if discovery else (Host("localhost", ranks),))
     python = interpreter.python_of(options.command[0], environ) or sys.executable
-    agents = Agents(home, _reach(options, environ), _is_here, python)
+    agents = Agents(home.job, commits, _reach(options, environ), _is_here, python)
     # Of a rank's job its starts, which are none of a rank, are told that it is here.
     told = bool(discovery or named or is_rank(environ))
 
@@ -342,6 +346,6 @@ def _drive(options: argparse.Namespace, environ: Mapping[str, str], home: Home) 
         return run.start_once(options_of_start, without_launcher(environ), home, beside)
 
     try:
-        return Driver(options, agents, home.parts, start, fixed, discovery).run()
+        return Driver(options, agents, commits.parts, start, fixed, discovery).run()
     finally:
         agents.close()

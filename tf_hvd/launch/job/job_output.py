@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tf_hvd.launch.machine.lines import LABEL, PIECE, LineStream, Reader, decoder
+from tf_hvd.launch.machine.lines import LABEL, PIECE, UTF_8, LineStream, Reader
 
 # In seconds: a bar that is redrawn more often is shown that often.
 _REDRAWN = 0.1
@@ -55,10 +55,10 @@ def _is_notebook() -> bool:
 
 
 def _plain(write: Callable[[str], Any]) -> Callable[[bytes], bool]:
-    decode = decoder()
+    decoder = UTF_8("replace")
 
     def take(piece: bytes) -> bool:
-        write(decode(piece))
+        write(decoder.decode(piece, final=not piece))
         return True
 
     return take

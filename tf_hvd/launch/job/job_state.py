@@ -40,31 +40,29 @@ class Rank:
     """That exception; empty if none did."""
 
 
+@dataclass
 class JobState:
     """The ranks of this machine. Any thread.
 
     What is asked of it are facts of the moment; ask when the agent has settled.
-
-    Args:
-        job: the job's name.
     """
 
-    def __init__(self, job: str = "") -> None:
-        self.job = job
-        self.killed_before = proc.killed_for_memory()
-        """How many processes the kernel had killed for memory when the job began; None: unknown."""
-        self.recordings: dict[int, int] = {}
-        """The file in which each such rank's calls are recorded, by rank."""
-        self.sessions: set[int] = set()
-        """The sessions that the launcher has put their processes into."""
-        self.called: set[int] = set()
-        """The processes that have called `init`, be it in vain."""
-        self.inner: set[str] = set()
-        """What was said of jobs that ranks have started."""
-        self._callers: set[int] = set()  # ranks that have called `init` for all ranks
-        self._alone: set[int] = set()  # processes of `called` that joined no job
-        self._lock = threading.Lock()
-        self._ranks: dict[int, Rank] = {}  # guarded by _lock
+    job: str = ""
+    """The job's name."""
+    killed_before: int | None = field(default_factory=proc.killed_for_memory)
+    """How many processes the kernel had killed for memory when the job began; None: unknown."""
+    recordings: dict[int, int] = field(default_factory=dict)
+    """The file in which each such rank's calls are recorded, by rank."""
+    sessions: set[int] = field(default_factory=set)
+    """The sessions that the launcher has put their processes into."""
+    called: set[int] = field(default_factory=set)
+    """The processes that have called `init`, be it in vain."""
+    inner: set[str] = field(default_factory=set)
+    """What was said of jobs that ranks have started."""
+    _callers: set[int] = field(default_factory=set)  # ranks that have called `init` for all ranks
+    _alone: set[int] = field(default_factory=set)  # processes of `called` that joined no job
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _ranks: dict[int, Rank] = field(default_factory=dict)  # guarded by _lock
 
     def hear(self, message: dict[str, Any], load: bytes) -> None:
         """Takes what a rank, its keeper or a job that it has started has said."""

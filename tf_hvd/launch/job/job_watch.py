@@ -92,15 +92,13 @@ class JobWatch:
     outlived: bool = False
     """Whether it had to be ended since all ranks of this machine had ended, but not it."""
 
-    def __post_init__(self) -> None:
-        self._state = self.session.state
-        self._shared_free = shared_memory.free()
-        self._launcher = 0
-        self._began = time.monotonic()
-        self._tell_at = _SILENT
-        self._tensorflow = False
-        self._since: dict[str, float] = {}  # see _held
-        self._told: set[str] = set()  # see _say_once
+    _shared_free: int | None = field(default_factory=shared_memory.free)
+    _launcher: int = 0
+    _began: float = field(default_factory=time.monotonic)
+    _tell_at: float = _SILENT
+    _tensorflow: bool = False
+    _since: dict[str, float] = field(default_factory=dict)  # see _held
+    _told: set[str] = field(default_factory=set)  # see _say_once
 
     def started(self, process: int) -> None:
         self._launcher = process
@@ -116,7 +114,7 @@ class JobWatch:
             return None
         self._look_at_init()
         pause = _SELDOM
-        if not self._tensorflow and not self._state.joined():
+        if not self._tensorflow and not self.session.state.joined():
             self._tensorflow = any(map(proc.has_tensorflow, proc.descendants()))
             # A program that loads TensorFlow does so early, and keeps it.
             pause = min(_SELDOM, _SOON + passed / 20)
@@ -145,24 +143,24 @@ class JobWatch:
 
     def trains_apart(self) -> bool:
         """Whether TensorFlow ran in several ranks, and none joined this job or one it started."""
-        elsewhere = self._state.joined() or contract.INNER in self._state.inner
+        elsewhere = self.session.state.joined() or contract.INNER in self.session.state.inner
         return self.ranks > 1 and self._tensorflow and not elsewhere
 
     def shared_memory_text(self) -> str:
         """What to say of /dev/shm when the job has failed; empty if it had room enough."""
-        if self._state.joined():
+        if self.session.state.joined():
             return ""
         return shared_memory.little_text(self.family, self._shared_free, self.here or 0)
 
     def knows_us(self) -> bool:
         """Whether a rank has called `init`, be it in vain, or has started a job that has."""
-        return bool(self._state.called) or contract.INNER in self._state.inner
+        return bool(self.session.state.called) or contract.INNER in self.session.state.inner
 
     def joined(self) -> bool | None:
         """Whether ranks joined the job; None if no rank ran here, so that nothing is known."""
-        if self._state.joined():
+        if self.session.state.joined():
             return True
-        return False if self.here or self._state.ranks else None
+        return False if self.here or self.session.state.ranks else None
 
     def fate(self, process: int) -> Fate:
         """See `supervise`.
@@ -178,7 +176,7 @@ class JobWatch:
         if self.beside or proc.name(process) in _DAEMONS:
             return Fate.KILLED
         own = proc.stat(process).session
-        apart = own and own not in {os.getsid(0), *self._state.sessions}
+        apart = own and own not in {os.getsid(0), *self.session.state.sessions}
         # If this process ignores SIGHUP, all of the job do.
         heeded = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
         return Fate.LEFT if apart or (heeded and proc.ignores_hangup(process)) else Fate.KILLED
@@ -199,8 +197,8 @@ class JobWatch:
     def _tell_apart(self) -> None:
         """Says that ranks seem to train apart; at the job's end it is said for certain."""
         passed = self._held("TensorFlow", self._tensorflow)
-        known = self.knows_us() or contract.NESTED in self._state.inner
-        if passed >= _APART and self.ranks > 1 and self._state.ranks and not known:
+        known = self.knows_us() or contract.NESTED in self.session.state.inner
+        if passed >= _APART and self.ranks > 1 and self.session.state.ranks and not known:
             self._say_once(
                 "apart",
                 f"TensorFlow has run for {_APART:g} s, and no rank has called tf_hvd.init(): if "
@@ -209,7 +207,7 @@ class JobWatch:
 
     def _is_late(self, passed: float) -> bool:
         """Whether ranks have not started in time; says that it takes long, each time it doubles."""
-        came = sorted(self._state.ranks)
+        came = sorted(self.session.state.ranks)
         if not self.here or len(came) >= self.here:
             return False
         who = f"only {ranks_text(came)}" if came else "none"
@@ -247,10 +245,10 @@ class JobWatch:
         """
         if self._patience == math.inf:
             return
-        awaited, pids = self._state.awaited(), self._state.ranks
+        awaited, pids = self.session.state.awaited(), self.session.state.ranks
         gone = {number for number in awaited if not proc.is_alive(pids[number])}
         # Where a signal has ended one, MPI's launcher ends the job.
-        gone -= set(self._state.failed() if gone else ())
+        gone -= set(self.session.state.failed() if gone else ())
         waited, in_vain = self._held("awaited", awaited), self._held("in vain", gone)
         if in_vain >= TO_LET_GO:
             self._end_init(sorted(gone), kill=in_vain >= 2 * TO_LET_GO)
@@ -266,18 +264,18 @@ class JobWatch:
         has = "has" if len(gone) == 1 else "have"
         who = f"{ranks_text(gone, _NAMED)} {has} ended without calling it"
         self._say_once(who, f"init() can never finish: {who}. {_ALL}")
-        for number in self._state.in_init():
-            proc.send(self._state.ranks[number], signal.SIGKILL if kill else signal.SIGTERM)
+        for number in self.session.state.in_init():
+            proc.send(self.session.state.ranks[number], signal.SIGKILL if kill else signal.SIGTERM)
 
     def _is_left_over(self) -> bool:
         """A launcher ends the job when a rank has failed, unless something keeps it."""
-        failed = self._state.failed() if self.here else []
+        failed = self.session.state.failed() if self.here else []
         passed = self._held("failed", failed)
         if passed >= TO_LET_GO:
             self._kill_left_running(failed)
         if passed >= TO_END:
             self._kill_who_stays()
-        ended = failed and self._state.all_ended(self.here or 0)
+        ended = failed and self.session.state.all_ended(self.here or 0)
         if self._held("ended", ended) < TO_END:
             return False
         self.outlived = True
@@ -288,7 +286,7 @@ class JobWatch:
 
         Another rank has ended for that. MPICH's launcher leaves the others alone.
         """
-        for number, process in self._state.raised().items():
+        for number, process in self.session.state.raised().items():
             if proc.is_alive(process):
                 self._say_once(
                     f"stays {number}",

@@ -40,6 +40,7 @@ from tf_hvd.launch.job.launchers import (
 from tf_hvd.launch.job.session import Home, Session
 from tf_hvd.launch.job.supervise import Ending, supervise
 from tf_hvd.launch.job.terminal import Terminal
+from tf_hvd.launch.machine.commits import Parts
 
 _FAILED = 1
 
@@ -128,7 +129,7 @@ def _start(
             os.makedirs(f"{job.output}/rank.{number:0{width}d}", exist_ok=True)
     if facts.loopback:
         environ |= network.listening_on_loopback(session.folder, environ)
-    return _supervised(line, environ, family, watch, options.grace, own_input)
+    return _supervised(line, environ, launcher, watch, options.grace, own_input)
 
 
 def _facts(
@@ -188,7 +189,7 @@ def _agents(
     def agent(host: str) -> FarAgent:
         runs = watch.beside.agent(host) if watch.beside else None
         words = far_agent.command(sys.executable, "", session.home.job)
-        return runs or FarAgent(host, reach(host, words), session.home.parts, environ, quiet=True)
+        return runs or FarAgent(host, reach(host, words), Parts(), environ, quiet=True)
 
     return agent
 
@@ -206,7 +207,7 @@ def _warn_of_lost_input(host: str) -> None:
 def _supervised(
     line: Sequence[str],
     environ: Mapping[str, str],
-    family: str,
+    launcher: Launcher,
     watch: watching.JobWatch,
     grace: float,
     own_input: bool,
@@ -218,13 +219,13 @@ def _supervised(
             environ,
             watch=watch,
             stdin=None if own_input else subprocess.DEVNULL,
-            stdout=terminal.output() if terminal and family == "mpich" else None,
+            stdout=terminal.output() if terminal and launcher.family == "mpich" else None,
             stderr=terminal.errors(None) if terminal else None,
             grace=grace,
             apart=not own_input,
         )
     except OSError as error:
-        if family:
+        if launcher is not ALONE:
             raise
         cure = f"; start it with Python: python {line[0]}" if line[0].endswith(".py") else ""
         raise UsageError(f"{line[0]!r} cannot be started: {error.strerror}{cure}") from error

@@ -27,7 +27,7 @@ from tf_hvd.launch.job.leftovers import Traces
 from tf_hvd.launch.job.terminal import Terminal
 from tf_hvd.launch.machine import proc, rank
 from tf_hvd.launch.machine.agent import Agent
-from tf_hvd.launch.machine.commits import Commits, Parts
+from tf_hvd.launch.machine.commits import Commits
 from tf_hvd.launch.machine.lines import write_all
 
 _FOREGROUND_MILLISECONDS = 500
@@ -38,17 +38,16 @@ class Home(contextlib.AbstractContextManager["Home"]):
     """What a job has on this machine for all of its starts. A context.
 
     The agent; the commits of an elastic job; and who clears what is left if this process is killed.
+
+    Args:
+        commits: what ranks of this machine commit in an elastic job.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, commits: Commits | None = None) -> None:
         self.job = f"tf_hvd-{secrets.token_hex(8)}"
         """The job's name."""
         self.traces = Traces(self.job)  # forks
-        self.parts = Parts()
-        """The parts of commits, of all machines."""
-        # What a rank of this machine hands in is in `tf_hvd run` with that.
-        self.commits = Commits(self.parts)
-        """What ranks of this machine have committed."""
+        self._commits = commits
         self.session: Session | None = None
         """The start that runs; for that one alone."""
         self._agent = Agent(self.job, self._hear)
@@ -58,13 +57,14 @@ class Home(contextlib.AbstractContextManager["Home"]):
 
     def __exit__(self, *_: object) -> None:
         self._agent.close()
-        self.commits.close()
+        if self._commits:
+            self._commits.close()
         self.traces.clear()
         self.traces.close()
 
     def _hear(self, link: messages.Link, message: dict[str, Any], load: bytes) -> None:
-        if "round" in message:
-            self.commits.answer(link, message, load)
+        if self._commits and "round" in message:
+            self._commits.answer(link, message, load)
         elif self.session is not None:
             self.session.hear(link, message, load)
 

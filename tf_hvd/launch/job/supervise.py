@@ -252,7 +252,7 @@ class _Running:
                 if fates[pid] is Fate.KILLED:
                     proc.send(pid, signal.SIGKILL)
             kinds = set(fates.values())
-            # The keeper of a rank does not end before what the rank has left running, whose output it has.
+            # A rank's keeper does not end before what the rank has left running: it has its output.
             copies = passed >= 1 and Fate.LEFT in kinds and Fate.KILLED not in kinds
             if kinds <= {Fate.LEFT} or copies:
                 return

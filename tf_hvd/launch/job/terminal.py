@@ -11,7 +11,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tf_hvd.core import error_text
 from tf_hvd.core.ranks_text import runs
@@ -19,9 +19,9 @@ from tf_hvd.launch.machine.lines import (
     LABEL,
     PIECE,
     UNFINISHED,
+    UTF_8,
     LineStream,
     Reader,
-    decoder,
     write_all,
 )
 
@@ -75,41 +75,38 @@ class _Speaker:
         self.held_since = self.held_last = 0.0
 
 
+@dataclass
 class Screen:
-    """Puts pieces of output in order. For one thread.
+    """Puts pieces of output in order. For one thread."""
 
-    Args:
-        write: shows a text.
-        banners: whether the launcher's paragraphs about a failed job are shown when they come.
-        labels: whether lines of the launcher may begin with the label of a rank.
-    """
-
-    def __init__(
-        self, write: Callable[[str], object], banners: bool = False, labels: bool = True
-    ) -> None:
-        self._write = write
-        self._shows_banners = banners
-        self._labels = labels
-        self._speakers: dict[int | None, _Speaker] = {}
-        self.marked = False
-        """Whether lines are marked with their rank by now."""
-        self._stands: _Speaker | None = None  # whose unfinished line stands there
-        self._shown: dict[tuple[str, ...], int] = {}  # tracebacks, and who showed them
-        self._same: dict[int, list[int]] = {}  # whose traceback others have printed as well
-        self._same_since = 0.0
-        self._bears_mark: dict[int, bool] = {}  # whether a rank's last line on the screen does
-        self._stands_for: dict[int, int] = {}  # who has shown the last traceback of each rank
-        self.banner: list[str] = []
-        """The lines of the launcher that were kept back."""
-        self.last_words: dict[int, LastWords] = {}
-        """What each rank has printed last that may say why it ended."""
-        self.first_error: tuple[int, str] | None = None
-        """The rank that was the first to print a traceback, and the exception."""
+    write: Callable[[str], object]
+    """Shows a text."""
+    banners: bool = False
+    """Whether the launcher's paragraphs about a failed job are shown when they come."""
+    labels: bool = True
+    """Whether lines of the launcher may begin with the label of a rank."""
+    marked: bool = False
+    """Whether lines are marked with their rank by now."""
+    banner: list[str] = field(default_factory=list)
+    """The lines of the launcher that were kept back."""
+    last_words: dict[int, LastWords] = field(default_factory=dict)
+    """What each rank has printed last that may say why it ended."""
+    first_error: tuple[int, str] | None = None
+    """The rank that was the first to print a traceback, and the exception."""
+    _speakers: dict[int | None, _Speaker] = field(default_factory=dict)
+    _stands: _Speaker | None = None  # whose unfinished line stands there
+    _shown: dict[tuple[str, ...], int] = field(default_factory=dict)  # tracebacks, by who
+    # Whose traceback others have printed as well; and since when that waits to be told.
+    _same: dict[int, list[int]] = field(default_factory=dict)
+    _same_since: float = 0.0
+    _bears_mark: dict[int, bool] = field(default_factory=dict)  # whether a rank's last line does
+    # Who has shown the last traceback of each rank.
+    _stands_for: dict[int, int] = field(default_factory=dict)
 
     def add(self, who: int | None, text: str, now: float) -> None:
         """Takes a piece of a rank's output; None for the launcher's."""
         for line, end in self._speaker(who).line.add(text, now):
-            label = _TAGGED.match(line) if who is None and self._labels else None
+            label = _TAGGED.match(line) if who is None and self.labels else None
             speaker = self._speaker(int(label[1]) if label else who)
             line = line[label.end() :] if label else line
             if not end:  # too long to be kept, even if a line of another rank stands there
@@ -133,7 +130,7 @@ class Screen:
             if speaker.held and now >= over:
                 self._release(speaker, now)
             # An unfinished line of the launcher may turn out to be a rank's.
-            shows = not speaker.held and (speaker.who is not None or not self._labels)
+            shows = not speaker.held and (speaker.who is not None or not self.labels)
             if shows and self._stands in (None, speaker) and speaker.line.is_late(now):
                 self._show_part(speaker, speaker.line.take())
         if self._same and now >= self._same_since + _TELL:
@@ -187,7 +184,7 @@ class Screen:
         """Shows lines, unless they are the launcher's banner."""
         if speaker.who is not None:
             self._note(speaker.who, lines)
-        elif not self._shows_banners and _is_banner(lines):
+        elif not self.banners and _is_banner(lines):
             self.banner += lines
             return
         self._show(speaker, lines)
@@ -221,7 +218,7 @@ class Screen:
     def _tell_same(self) -> None:
         for first, others in self._same.items():
             self._end_line()
-            self._write(f"{_label(sorted(set(others)))}the same traceback as rank {first}'s\n")
+            self.write(f"{_label(sorted(set(others)))}the same traceback as rank {first}'s\n")
         self._same = {}
 
     def _show(self, speaker: _Speaker, lines: Iterable[str]) -> None:
@@ -238,7 +235,7 @@ class Screen:
         if self._stands is not speaker:
             self._end_line()
         new = self._stands is None or speaker.at_start
-        self._write((self._label(speaker) if new else "") + text)
+        self.write((self._label(speaker) if new else "") + text)
         self._stands, speaker.at_start = speaker, False
 
     def _redraw(self, speaker: _Speaker, line: str) -> None:
@@ -248,12 +245,12 @@ class Screen:
         if line:
             self._show_part(speaker, line)
         if self._stands:
-            self._write("\r")
+            self.write("\r")
         speaker.at_start = True
 
     def _end_line(self) -> None:
         if self._stands:
-            self._write("\n")
+            self.write("\n")
             self._stands.at_start = True
             self._stands = None
 
@@ -337,10 +334,10 @@ class Terminal:
 
         Any thread may call it. The caller closes it when it has handed it on.
         """
-        decode = decoder()
+        decoder = UTF_8("replace")
 
         def take(piece: bytes) -> bool:
-            said, now = decode(piece), time.monotonic()
+            said, now = decoder.decode(piece, final=not piece), time.monotonic()
             for screen in self._screens:
                 if said:
                     screen.add(who, said, now)

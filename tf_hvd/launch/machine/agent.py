@@ -61,7 +61,12 @@ class Agent:
         self._links: dict[messages.Link, threading.Lock] = {}
         self._closed = False
         self._listener = socket.socket(socket.AF_UNIX)
-        _bind(self._listener, job, instead_of)
+        try:
+            self._listener.bind(messages.address(job))
+        except OSError as error:
+            if not instead_of or error.errno != errno.EADDRINUSE:
+                raise
+            _bind_instead(self._listener, job, instead_of)
         self._listener.listen(socket.SOMAXCONN)
 
     def serve(self) -> None:
@@ -126,15 +131,9 @@ def _is_readable(files: Iterable[int], wait: bool = False) -> bool:
     return bool(events.poll(None if wait else 0))
 
 
-def _bind(listener: socket.socket, job: str, instead_of: str) -> None:
+def _bind_instead(listener: socket.socket, job: str, instead_of: str) -> None:
     until = time.monotonic() + _OLD_ENDS
     while True:
-        try:
-            return listener.bind(messages.address(job))
-        except OSError as error:
-            taken = error.errno == errno.EADDRINUSE
-            if not instead_of or not taken or time.monotonic() > until:
-                raise
         with contextlib.suppress(OSError):
             link = messages.connect(job)
             old, _ = messages.peer(link.socket)
@@ -142,6 +141,11 @@ def _bind(listener: socket.socket, job: str, instead_of: str) -> None:
             if proc.arguments(old)[-2:] == [instead_of, job]:
                 os.kill(old, signal.SIGKILL)
         time.sleep(0.02)
+        try:
+            return listener.bind(messages.address(job))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > until:
+                raise
 
 
 def find_greeting(file: messages.Source) -> None:

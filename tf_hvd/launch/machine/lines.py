@@ -24,10 +24,8 @@ UNFINISHED = 0.1
 _LINE_END = re.compile("([\r\n])")
 
 
-def decoder(errors: str = "replace") -> Callable[[bytes], str]:
-    """Returns a function that decodes pieces of UTF-8; an empty piece is the end."""
-    decode = codecs.getincrementaldecoder("utf-8")(errors).decode
-    return lambda piece: decode(piece, final=not piece)
+UTF_8 = codecs.getincrementaldecoder("utf-8")
+"""Makes a decoder of pieces, of which an empty one is the end."""
 
 
 class LineStream:
@@ -42,7 +40,7 @@ class LineStream:
     """
 
     def __init__(self, errors: str = "replace", longest: int = PIECE) -> None:
-        self._decode = decoder(errors)
+        self._decoder = UTF_8(errors)
         self._longest = longest
         self._parts: list[str] = []
         self._length = 0
@@ -50,7 +48,7 @@ class LineStream:
 
     def feed(self, piece: bytes, now: float = 0.0) -> list[tuple[str, str]]:
         """Returns the lines that a piece completes; an empty piece completes the last line."""
-        lines = self.add(self._decode(piece), now)
+        lines = self.add(self._decoder.decode(piece, final=not piece), now)
         return [*lines, (self.take(), "\n")] if not piece and self._length else lines
 
     def add(self, text: str, now: float = 0.0) -> list[tuple[str, str]]:
