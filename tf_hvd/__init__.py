@@ -121,19 +121,19 @@ from tf_hvd.training.session_hooks import MonitoredTrainingSession as MonitoredT
 
 __version__: str = _native.build_info.VERSION
 
-__all__ = sorted(
-    name
-    for name, value in globals().items()
-    if not name.startswith("_") and not isinstance(value, types.ModuleType)
-)
+if not typing.TYPE_CHECKING:  # which reads it from the imports
+    __all__ = sorted(
+        name
+        for name, value in globals().items()
+        if not name.startswith("_") and not isinstance(value, types.ModuleType)
+    )
 
-# Pickles of their objects name the package alone, and outlive a move within it.
-for _public in [globals()[_name] for _name in __all__]:
-    if isinstance(_public, type) and not _public.__module__.startswith("tf_hvd.keras"):
-        _public.__module__ = "tf_hvd"
+    # Pickles of their objects name the package alone, and outlive a move within it.
+    for _public in [globals()[_name] for _name in __all__]:
+        if isinstance(_public, type) and not _public.__module__.startswith("tf_hvd.keras"):
+            _public.__module__ = "tf_hvd"
 
-if not typing.TYPE_CHECKING:  # to mypy it would say that there is every name
-
+    # To a type checker it would say that there is every name.
     def __getattr__(name: str) -> typing.Any:
         why = f": {_ABSENT[name]}" if name in _ABSENT else ""
         raise AttributeError(f"module 'tf_hvd' has no attribute {name!r}{why}")

@@ -167,15 +167,16 @@ def test_signals_end_the_job(environ, start, program, tmp_path, signum, wait_for
 
 SAVES = """
 def save(signum, _):
+    with open(f'saved{rank}', 'a') as file:
+        file.write(f'{signum}\\n')
     time.sleep(2)  # longer than a launcher that ends a job leaves its ranks
-    open(f'saved{rank}', 'w').write(f'{signum}\\n')
     sys.exit(0)
 signal.signal(signal.SIGUSR1, save)
 """
 
 
 def test_ranks_are_told_to_save(environ, start, program, tmp_path, wait_for):
-    """As a scheduler does before it ends a job; it ended the launcher, and the ranks at once."""
+    """Once. A scheduler does so before it ends a job; it ended the launcher, and all ranks."""
     process = start("run", "-np", "2", *program(SAVES + SLEEP), environ=environ)
     wait_for([tmp_path / "pid0", tmp_path / "pid1"])
     process.send_signal(signal.SIGUSR1)

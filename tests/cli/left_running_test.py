@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -58,6 +59,20 @@ def test_under_nohup_nothing_is_left(program, tmp_path):
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=WAIT)
     assert not is_alive(int((tmp_path / "nohupNone").read_text()))
     os.kill(int((tmp_path / "setsidNone").read_text()), signal.SIGKILL)
+
+
+def test_nohup_outlives_its_terminal(program, tmp_path):
+    """It heard the SIGHUP that it had been told to ignore, and ended the job."""
+    waits = program("open('here', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.05)\n")
+    command = ["nohup", *COMMAND, "run", "-np", "1", *waits]
+    job = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    while not (tmp_path / "here").exists():
+        assert job.poll() is None
+        time.sleep(0.05)
+    job.send_signal(signal.SIGHUP)
+    (tmp_path / "go").touch()
+    output, _ = job.communicate(timeout=WAIT)
+    assert job.returncode == 0, output
 
 
 def test_background_jobs_of_the_script_that_becomes_us(tmp_path, program):

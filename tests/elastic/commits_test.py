@@ -265,6 +265,18 @@ class TestOnDisk:
         self.put(folder, 6, without=[0, 2])
         assert folder.load(store) == 5
 
+    def test_one_of_another_version_is_an_error_and_stays(self, folder, store, tmp_path):
+        """It was taken for a damaged one, and the training began anew."""
+        self.put(folder, 4)
+        path = tmp_path / "commits" / "commit.4"
+        data = bytearray(path.read_bytes())
+        data[8] += 1  # of the version, behind the magic
+        path.write_bytes(data)
+        names = sorted(os.listdir(tmp_path / "commits"))
+        with pytest.raises(ValueError, match=r"commit\.4: it has format 3, of another version"):
+            folder.load(store)
+        assert sorted(os.listdir(tmp_path / "commits")) == names
+
     def test_old_ones_are_removed(self, folder, tmp_path):
         for number in range(1, 7):
             self.put(folder, number)

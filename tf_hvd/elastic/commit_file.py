@@ -37,6 +37,10 @@ class CommitError(ValueError):
     """It is no commit, not a complete one, or damaged."""
 
 
+class VersionError(CommitError):
+    """Another version of tf_hvd has written it."""
+
+
 @dataclass(frozen=True)
 class Entry:
     offset: int
@@ -128,6 +132,11 @@ def read_index(file: int) -> Index:
     """What is in a file; CommitError if it is not complete, or damaged."""
     number, offset, length, crc = _header(file)
     size = os.fstat(file).st_size
+    head = os.pread(file, _HEADER.size, 0)
+    if len(head) == _HEADER.size and head.startswith(_MAGIC):
+        version = _HEADER.unpack(head)[1]
+        if version != _VERSION:
+            raise VersionError(f"it has format {version}, of another version of tf_hvd")
     text = os.pread(file, min(length, size), min(offset, size)) if number else b""
     if not number or zlib.crc32(text) != crc:
         raise CommitError("the commit is not complete")

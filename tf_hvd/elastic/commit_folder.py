@@ -104,13 +104,19 @@ class CommitFolder:
                 ranks had ended before all had written it.
 
         Raises:
-            ValueError: one is damaged. Then nothing is changed.
+            ValueError: one is damaged, or another version has written it. Then nothing is changed.
         """
         self._remove_unfinished()
         damaged, number, parts = [], 0, None
         for each in sorted(self._listed(), reverse=True):
             try:
                 parts = self._read(each, store.file(FILE))
+            except commit_file.VersionError as error:
+                os.ftruncate(store.file(FILE), 0)
+                raise ValueError(
+                    f"TF_HVD_COMMIT_DIR: {error}; nothing in it was changed. Go on with that "
+                    "version, or name another folder to begin anew"
+                ) from error
             except (OSError, commit_file.CommitError) as error:
                 damaged.append(f"commit {each}: {error}")
             if parts is not None:
@@ -153,7 +159,7 @@ class CommitFolder:
             try:
                 index, _ = commit_file.read(into)
             except commit_file.CommitError as error:
-                raise commit_file.CommitError(f"{name}: {error}") from error
+                raise type(error)(f"{name}: {error}") from error
             return [self._part(rank, number) for rank in range(index.ranks)]
         except FileNotFoundError:
             return None

@@ -137,8 +137,6 @@ class ObjectState(State):
 
     _session: Any = None
     """That in which the variables are; None where TensorFlow runs eagerly."""
-    _model: Any = None
-    """Whose layers have random numbers of their own."""
 
     def __init__(self, bcast_object: Unused = None, get_rank: Unused = None, **kwargs: Any) -> None:
         super().__init__(bcast_object, get_rank)
@@ -264,7 +262,7 @@ class ObjectState(State):
         found = self._variables()
         chosen = found.all if whole else found.chosen(found.own | found.maybe_own)
         values = self._read(chosen)
-        own: dict[str, Any] = {"random": rank_state.random_entries(self._model)}
+        own: dict[str, Any] = {"random": rank_state.random_entries(getattr(self, "model", None))}
         own["variables"] = {name: np.array(values[name]) for name in found.own}
         own["followed"] = {name: collect() for name, (collect, _) in self._followed.items()}
         return Contents(self._pickled(), values, own, found.maybe_own)
@@ -282,7 +280,7 @@ class ObjectState(State):
             values |= {name: np.zeros_like(restored.arrays[name]) for name in found.sums}
         assign(self._session, found.all, values)
         self._unpickle(restored.objects)
-        rank_state.restore_random(self._model, own.get("random", {}))
+        rank_state.restore_random(getattr(self, "model", None), own.get("random", {}))
         self._taken = dict(own.get("followed", {})) if restored.same_size else {}
         for name in self._taken.keys() & self._followed.keys():
             self._followed[name][1](self._taken.pop(name))
@@ -338,7 +336,7 @@ class TensorFlowKerasState(ObjectState):
                 "the model is not built: call it on data, or give its layers an input, before "
                 "its state is made"
             )
-        self.model = self._model = model
+        self.model = model
         self.optimizer = optimizer or getattr(model, "optimizer", None)
         if self.optimizer is not None:
             compat.build_optimizer(self.optimizer, model.trainable_variables)

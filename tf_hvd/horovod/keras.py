@@ -7,10 +7,12 @@ from tf_hvd.collectives import reduce_ops
 from tf_hvd.collectives.compression import Compression, Compressor
 from tf_hvd.collectives.powersgd import PowerSGD
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
+from tf_hvd.core.tensorflow_hooks import verbatim
 
 __all__ = ["DistributedOptimizer", "PartialDistributedOptimizer", "allreduce"]
 
 
+@verbatim
 def DistributedOptimizer(  # noqa: N802 - Horovod's name
     optimizer: Any,
     name: str | None = None,
@@ -30,6 +32,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     return ours.DistributedOptimizer(**given, **more)
 
 
+@verbatim
 def PartialDistributedOptimizer(  # noqa: N802 - Horovod's name
     optimizer: Any,
     name: str | None = None,

@@ -61,11 +61,12 @@ from tf_hvd.keras.value_collectives import reducescatter as reducescatter
 from tf_hvd.training.guard import GuardError as GuardError
 from tf_hvd.training.guard import unguarded as unguarded
 
-__all__ = sorted(
-    name
-    for name, value in globals().items()
-    if not name.startswith("_") and not isinstance(value, types.ModuleType)
-)
+if not typing.TYPE_CHECKING:  # which reads it from the imports
+    __all__ = sorted(
+        name
+        for name, value in globals().items()
+        if not name.startswith("_") and not isinstance(value, types.ModuleType)
+    )
 
 # Modules that import Keras: loaded when they are asked for.
 _SUBMODULES = ("callbacks",)

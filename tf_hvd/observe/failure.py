@@ -161,7 +161,7 @@ class _Job:
         return replace(one, calls=tuple(call for call in one.calls if call.submitted <= end))
 
     def calls(self, rank: int) -> tuple[Call, ...]:
-        """None if there is no recording of it."""
+        """Empty if there is no recording of it."""
         return self.of[rank].calls if rank in self.of else ()
 
     def members(self, process_set: int) -> list[int]:

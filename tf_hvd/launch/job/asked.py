@@ -111,7 +111,7 @@ def job_of(options: argparse.Namespace, environ: Mapping[str, str], start: str =
         own_input=any(word.lstrip("-").startswith("stdin") for word in words),
         cores=count_cores(),
         as_root=os.geteuid() == 0,
-        ssh=ssh_arguments(options) if others else "",
+        ssh=ssh_arguments(options),
         start=start,
         output=os.path.abspath(folder) if folder else "",
         timestamps=options.prefix_output_with_timestamp,

@@ -148,7 +148,7 @@ class FarAgent:
     def _listen(self) -> None:
         source = self.process.stdout
         assert source is not None
-        with contextlib.suppress(EOFError, OSError, messages.ProtocolError, KeyError):
+        with contextlib.suppress(EOFError, OSError, *messages.DAMAGE):
             agent.find_greeting(source)
             while True:
                 message, load = messages.receive(source)

@@ -89,7 +89,7 @@ class JobState:
         elif what == contract.ENDED:
             rank.code = int(message["code"])
         elif what == contract.JOINED:
-            rank.segments = [str(name) for name in message["segments"]]
+            rank.segments = [name for name in map(str, message["segments"]) if "/" not in name]
             for later in (contract.LEFT, contract.EXITS):
                 rank.said.pop(later, None)
         elif what == contract.RAISED:

@@ -121,6 +121,9 @@ class JobWatch:
         self._tell_apart()
         return min(pause, self.beside.look()) if self.beside else pause
 
+    def ended(self) -> None:
+        self.session.home.settle()
+
     def hand_on(self, signum: int, grace: float) -> bool:
         asked = signal.Signals(signum)
         self.grace = Grace(self.session.home.job, self.hosts, self.agent, asked)

@@ -63,10 +63,11 @@ class Home(contextlib.AbstractContextManager["Home"]):
         self.traces.close()
 
     def _hear(self, link: messages.Link, message: dict[str, Any], load: bytes) -> None:
+        session = self.session  # which may end meanwhile
         if self._commits and "round" in message:
             self._commits.answer(link, message, load)
-        elif self.session is not None:
-            self.session.hear(link, message, load)
+        elif session is not None:
+            session.hear(link, message, load)
 
 
 class Session(contextlib.AbstractContextManager["Session"]):

@@ -68,6 +68,9 @@ class Watch(Protocol):
     def look(self) -> float | None:
         """Looks on. Returns seconds until the next time, or None: the command must end."""
 
+    def ended(self) -> None:
+        """The command has ended, and nothing of it was killed yet: hears what it has said."""
+
     def hand_on(self, signum: int, grace: float) -> bool:
         """Hands a signal to end on to the ranks; False if none is known: the command gets it."""
 
@@ -114,7 +117,9 @@ def supervise(
     # Orphans of the launcher become our children, so that we can find them.
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     # Together with the command the terminal stops this process too.
-    watched = (*_WATCHED, signal.SIGTSTP) if apart else _WATCHED
+    watched = [*_WATCHED, signal.SIGTSTP] if apart else [*_WATCHED]
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # by nohup; blocked it would be heard
+        watched.remove(signal.SIGHUP)
     with deaf(watched) as inherited:
 
         def before_exec() -> None:
@@ -137,10 +142,11 @@ def supervise(
         watch.started(child.pid)
         running = _Running(child, apart, watch, grace)
         code = running.wait(watched)
+        watch.ended()
         ended_ns = time.time_ns()
         running.kill_descendants(watch.fate)
         # What came meanwhile is obeyed as well, and from now on nothing disturbs the clean-up.
-        late = signal.sigtimedwait(ENDING, 0)
+        late = signal.sigtimedwait(set(ENDING).intersection(watched), 0)
         ended_by = running.ended_by or (late.si_signo if late else 0)
         if ended_by:
             for signum in ENDING:
@@ -252,7 +258,7 @@ class _Running:
                 if fates[pid] is Fate.KILLED:
                     proc.send(pid, signal.SIGKILL)
             kinds = set(fates.values())
-            # A rank's keeper does not end before what the rank has left running: it has its output.
+            # A keeper may wait for the output of what its rank has left running.
             copies = passed >= 1 and Fate.LEFT in kinds and Fate.KILLED not in kinds
             if kinds <= {Fate.LEFT} or copies:
                 return

@@ -107,7 +107,9 @@ class Agent:
                     self._hear(link, *link.receive())
                     while link.has_rest():
                         self._hear(link, *link.receive())
-        self._hear(link, {"do": contract.GONE}, b"")
+        # It has not been heard of before the link is gone from the list.
+        with contextlib.suppress(OSError, *messages.DAMAGE):
+            self._hear(link, {"do": contract.GONE}, b"")
         with self._lock:
             del self._links[link]
             link.close()

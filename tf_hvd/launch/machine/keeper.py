@@ -80,7 +80,8 @@ def watch_child(
     # holds this one any more, before it is told how the rank has ended.
     kept = {os.environ.get(_PMI, ""), *kept, *([str(link.fileno())] if link else [])}
     close_all({*kept, *map(str, output.needs if output else ())})
-    tell(link, contract.RUNS, rank, process=child, keeper=os.getpid())
+    # Where `tf_hvd run` itself waits, it need not be told who does.
+    tell(link, contract.RUNS, rank, process=child, keeper=0 if alone else os.getpid())
     if output:
         output.start()
     code = keeper.wait()
@@ -146,6 +147,7 @@ class _Keeper:
         self._child = child
         self._launcher = launcher
         self._alone = alone
+        self._over = False  # the program has ended
         self._held = False
         self._segments: set[str] = set()  # that it had when it was to be held
         if not alone:
@@ -162,6 +164,7 @@ class _Keeper:
         while True:
             ended, status = os.waitpid(self._child, os.WNOHANG)
             if ended:
+                self._over = True
                 # It may have been killed, and on another machine nobody else knows of them.
                 remove_segments(self._segments)
                 return os.waitstatus_to_exitcode(status)
@@ -195,10 +198,13 @@ class _Keeper:
             self._held = heard.si_signo == HOLD
             if self._held:
                 self._segments |= _segments_of(self._child)
-        elif heard.si_signo != signal.SIGCHLD and heard.si_pid == self._launcher:
-            # Signals of the terminal reach the program too.
-            with contextlib.suppress(OSError):  # it has just ended
-                os.kill(self._child, heard.si_signo)
+        elif (
+            self._alone  # MPI's launchers and the terminal send theirs to the program too
+            and not self._over
+            and heard.si_signo != signal.SIGCHLD
+            and heard.si_pid == self._launcher == os.getppid()
+        ):
+            os.kill(self._child, heard.si_signo)
         return True
 
 
