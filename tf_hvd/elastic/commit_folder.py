@@ -111,12 +111,6 @@ class CommitFolder:
         for each in sorted(self._listed(), reverse=True):
             try:
                 parts = self._read(each, store.file(FILE))
-            except commit_file.VersionError as error:
-                os.ftruncate(store.file(FILE), 0)
-                raise ValueError(
-                    f"TF_HVD_COMMIT_DIR: {error}; nothing in it was changed. Go on with that "
-                    "version, or name another folder to begin anew"
-                ) from error
             except (OSError, commit_file.CommitError) as error:
                 damaged.append(f"commit {each}: {error}")
             if parts is not None:
@@ -158,8 +152,14 @@ class CommitFolder:
                     at += os.pwrite(into, piece, at)
             try:
                 index, _ = commit_file.read(into)
+            except commit_file.VersionError as error:
+                os.ftruncate(into, 0)
+                raise ValueError(
+                    f"TF_HVD_COMMIT_DIR: {name}: {error}; nothing in it was changed. Go on with "
+                    "that version, or name another folder to begin anew"
+                ) from error
             except commit_file.CommitError as error:
-                raise type(error)(f"{name}: {error}") from error
+                raise commit_file.CommitError(f"{name}: {error}") from error
             return [self._part(rank, number) for rank in range(index.ranks)]
         except FileNotFoundError:
             return None
