@@ -408,3 +408,9 @@ def test_a_value_that_cannot_be_pickled_is_named():
     state = ObjectState(batch=0, lock=threading.Lock())
     with pytest.raises(TypeError, match=r"'lock' of the state cannot be saved, .*: TypeError: "):
         state.save()
+
+
+def test_a_value_that_is_called_model_is_the_programs_own():
+    """It was taken for a Keras model, whose layers have random numbers."""
+    contents = ObjectState(model="resnet50")._contents(whole=True)
+    assert contents.own["random"]["states"] == {}

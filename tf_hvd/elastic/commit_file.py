@@ -114,29 +114,25 @@ def _checksum(data: np.ndarray) -> int:
 
 
 def _header(file: int) -> tuple[int, ...]:
-    """The number of the commit in a file, and its index's place, length and CRC; 0: none."""
+    """The version and number of a commit, and its index's place, length and CRC; 0: none."""
     header = os.pread(file, _HEADER.size, 0)
-    if len(header) == _HEADER.size:
-        magic, version, *rest = _HEADER.unpack(header)
-        if magic == _MAGIC and version == _VERSION:
-            return tuple(rest)
-    return 0, 0, 0, 0
+    if len(header) == _HEADER.size and header.startswith(_MAGIC):
+        return _HEADER.unpack(header)[1:]
+    return 0, 0, 0, 0, 0
 
 
 def number_of(file: int) -> int:
     """The number of the commit in a file; 0 if there is none that is complete."""
-    return _header(file)[0]
+    version, number, *_ = _header(file)
+    return number if version == _VERSION else 0
 
 
 def read_index(file: int) -> Index:
-    """What is in a file; CommitError if it is not complete, or damaged."""
-    number, offset, length, crc = _header(file)
+    """What is in a file; CommitError if it is not complete, damaged, or of another version."""
+    version, number, offset, length, crc = _header(file)
+    if version not in (0, _VERSION):
+        raise VersionError(f"it has format {version}, of another version of tf_hvd")
     size = os.fstat(file).st_size
-    head = os.pread(file, _HEADER.size, 0)
-    if len(head) == _HEADER.size and head.startswith(_MAGIC):
-        version = _HEADER.unpack(head)[1]
-        if version != _VERSION:
-            raise VersionError(f"it has format {version}, of another version of tf_hvd")
     text = os.pread(file, min(length, size), min(offset, size)) if number else b""
     if not number or zlib.crc32(text) != crc:
         raise CommitError("the commit is not complete")

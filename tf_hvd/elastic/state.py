@@ -225,6 +225,10 @@ class ObjectState(State):
     def _broadcast(self) -> None:
         """Gives all ranks the variables of rank 0."""
 
+    def _model(self) -> Any:
+        """Whose layers have random numbers of their own; None: nobody's."""
+        return None
+
     def _begin(self) -> None:
         """From now on it counts whether somebody assigns to a variable."""
         if self._engine is not None:
@@ -262,7 +266,7 @@ class ObjectState(State):
         found = self._variables()
         chosen = found.all if whole else found.chosen(found.own | found.maybe_own)
         values = self._read(chosen)
-        own: dict[str, Any] = {"random": rank_state.random_entries(getattr(self, "model", None))}
+        own: dict[str, Any] = {"random": rank_state.random_entries(self._model())}
         own["variables"] = {name: np.array(values[name]) for name in found.own}
         own["followed"] = {name: collect() for name, (collect, _) in self._followed.items()}
         return Contents(self._pickled(), values, own, found.maybe_own)
@@ -280,7 +284,7 @@ class ObjectState(State):
             values |= {name: np.zeros_like(restored.arrays[name]) for name in found.sums}
         assign(self._session, found.all, values)
         self._unpickle(restored.objects)
-        rank_state.restore_random(getattr(self, "model", None), own.get("random", {}))
+        rank_state.restore_random(self._model(), own.get("random", {}))
         self._taken = dict(own.get("followed", {})) if restored.same_size else {}
         for name in self._taken.keys() & self._followed.keys():
             self._followed[name][1](self._taken.pop(name))
@@ -343,6 +347,9 @@ class TensorFlowKerasState(ObjectState):
         super().__init__(**kwargs)
         if self.optimizer is not None:
             self.follow("passes", self._collect_passes, self._restore_passes)
+
+    def _model(self) -> Any:
+        return self.model
 
     def _collect_passes(self) -> Any:
         return [each.collect() for each in compat.aggregations_of(self.optimizer)]

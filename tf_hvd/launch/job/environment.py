@@ -85,7 +85,7 @@ class _Row:
     """Variables of the ranks' environment: who gets them, when, and what."""
 
     names: tuple[str, ...]
-    fact: str = ""  # of `Facts` or the launcher; nothing is set where it is empty. None: always
+    fact: str = ""  # of `Facts` or the launcher; unset where that is empty. Unnamed: always set
     to: str = "mpi"  # whose ranks: a family's, any MPI's ("mpi"), also one's that needs none ("")
     value: str = "{}"  # the fact is put in place of the braces
     unless: str = ""  # an expression for variables and arguments by which the user has chosen

@@ -7,7 +7,6 @@ which hears all that ranks say; and a folder, for the files of MPI's own.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import secrets
 import select
@@ -51,8 +50,7 @@ class Home(contextlib.AbstractContextManager["Home"]):
         self.session: Session | None = None
         """The start that runs; for that one alone."""
         self._agent = Agent(self.job, self._hear)
-        self.serve = functools.lru_cache(1)(self._agent.serve)
-        """Begins to hear the ranks, once. Starts threads."""
+        self.serve = self._agent.serve
         self.settle = self._agent.settle
 
     def __exit__(self, *_: object) -> None:

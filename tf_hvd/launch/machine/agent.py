@@ -60,6 +60,7 @@ class Agent:
         # Guarded by _lock. What is heard from a link is heard by the holder of the link's lock.
         self._links: dict[messages.Link, threading.Lock] = {}
         self._closed = False
+        self._thread = threading.Thread(target=self._accept, name="agent", daemon=True)
         self._listener = socket.socket(socket.AF_UNIX)
         try:
             self._listener.bind(messages.address(job))
@@ -70,7 +71,9 @@ class Agent:
         self._listener.listen(socket.SOMAXCONN)
 
     def serve(self) -> None:
-        threading.Thread(target=self._accept, name="agent", daemon=True).start()
+        """Begins to hear the ranks, if it has not yet. Starts threads."""
+        if self._thread.ident is None:
+            self._thread.start()
 
     def settle(self, seconds: float = SETTLED) -> None:
         """Returns when all that was said by now has been heard; gives up after so many seconds."""
@@ -107,8 +110,8 @@ class Agent:
                     self._hear(link, *link.receive())
                     while link.has_rest():
                         self._hear(link, *link.receive())
-        # It has not been heard of before the link is gone from the list.
-        with contextlib.suppress(OSError, *messages.DAMAGE):
+        # Who settles waits for this too: the link stays in the list until then.
+        with lock, contextlib.suppress(OSError, *messages.DAMAGE):
             self._hear(link, {"do": contract.GONE}, b"")
         with self._lock:
             del self._links[link]
