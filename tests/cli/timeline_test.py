@@ -1,6 +1,9 @@
 """`tf_hvd run --timeline` and `tf_hvd timeline`, on Keras fits."""
 
+import fcntl
 import json
+import os
+import pathlib
 
 import pytest
 
@@ -113,3 +116,24 @@ def test_only_json_is_written(call, environ, name):
     code, _, errors = call("run", "-np", "2", "--timeline", name, "true", environ=environ)
     assert code == 2
     assert f"--timeline {name}: a timeline is JSON; name a .json file, which ui.perf" in errors
+
+
+def test_a_pipe_and_another_jobs_timeline_are_left_alone(call, environ, program, tmp_path):
+    """Training goes on without. A pipe that nobody read let `init()` wait for ever."""
+    os.mkfifo(tmp_path / "pipe.json")
+    words = program("import tf_hvd as hvd\nhvd.init()\nprint(hvd.size())\n")
+    path = str(tmp_path / "pipe.json")
+    code, output, errors = call(
+        "run", "-np", "2", *words, environ={**environ, "HOROVOD_TIMELINE": path}
+    )
+    assert (code, output.split()) == (0, ["2", "2"]), errors
+    assert f"the timeline cannot be written to {path}: it is a pipe, not a file" in errors
+    path = str(tmp_path / "busy.json")
+    with open(path, "w") as busy:
+        busy.write("theirs")
+        busy.flush()
+        fcntl.flock(busy, fcntl.LOCK_EX)
+        code, output, errors = call("run", "-np", "2", "--timeline", path, *words, environ=environ)
+    assert (code, output.split()) == (0, ["2", "2"]), errors
+    assert f"written to {path}: another job writes its timeline there; name another file" in errors
+    assert pathlib.Path(path).read_text() == "theirs"
