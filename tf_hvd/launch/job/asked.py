@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import socket
+import stat
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,6 +78,7 @@ def job_of(options: argparse.Namespace, environ: Mapping[str, str], start: str =
     Raises:
         UsageError: it cannot be started as asked.
     """
+    _check_folder()
     asked = _files(options)
     asked |= asked_variables(options.variables, options.env_file, environ)
     hosts = _hosts(options, {**environ, contract.START: start} if start else environ)
@@ -145,6 +147,7 @@ def _check(
                 f"the program would import {folder / 'tf_hvd.py'} instead of the package tf_hvd; "
                 "rename that file"
             )
+    _check_input(options, program or script)
     if not here and options.require_init:
         raise UsageError(
             "--require-init needs a rank on this machine, which is not among the hosts"
@@ -155,6 +158,29 @@ def _check(
             f"{here} ranks on this machine need at least {here * _PROCESSES} processes, but it "
             f"allows {most} ({told_by})"
         )
+
+
+def _check_input(options: argparse.Namespace, program: str) -> None:
+    """Refuses a program from a pipe or a file: the other ranks would run an empty one."""
+    if options.np == 1 or "stdin" in options.mpi_args or not interpreter.is_interpreter(program):
+        return
+    given = not stat.S_ISCHR(os.fstat(0).st_mode)  # neither a terminal nor /dev/null
+    if given and interpreter.reads_program(options.command):
+        raise UsageError(
+            f"{options.command[0]!r} would read its program from the standard input, which only "
+            "rank 0 has; save the program to a file and name that file"
+        )
+
+
+def _check_folder() -> None:
+    """Refuses a job in a folder that was removed: no launcher starts there."""
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        name = os.readlink("/proc/self/cwd").removesuffix(" (deleted)")
+        raise UsageError(
+            f"the current folder, {name}, was removed; change to one that exists (cd)"
+        ) from error
 
 
 def _import_folder(program: str, command: Sequence[str]) -> Path | None:

@@ -108,6 +108,8 @@ class JobWatch:
             self.terminal.serve()
 
     def look(self) -> float | None:
+        if self.terminal and self.terminal.closed:
+            return None
         self.session.home.settle(_HEARD)
         passed = time.monotonic() - self._began
         if self._is_late(passed) or self._is_left_over():
