@@ -30,6 +30,8 @@ from tf_hvd.launch.job.job_watch import say
 from tf_hvd.launch.job.network import PLACES, names
 from tf_hvd.launch.machine import proc, rank
 
+# That MPI's launcher has open: Open MPI's, which has more than MPICH's.
+_FILES, _FILES_OF_A_RANK = 24, 4
 _PROCESSES = 2  # of a rank: the program, and who waits for its end
 
 
@@ -78,7 +80,8 @@ def job_of(options: argparse.Namespace, environ: Mapping[str, str], start: str =
     Raises:
         UsageError: it cannot be started as asked.
     """
-    _check_folder()
+    if options.np != 1:
+        _check_folder()
     asked = _files(options)
     asked |= asked_variables(options.variables, options.env_file, environ)
     hosts = _hosts(options, {**environ, contract.START: start} if start else environ)
@@ -158,6 +161,12 @@ def _check(
             f"{here} ranks on this machine need at least {here * _PROCESSES} processes, but it "
             f"allows {most} ({told_by})"
         )
+    files, limit = _FILES + here * _FILES_OF_A_RANK, proc.most_files()
+    if options.np > 1 and files > limit:
+        raise UsageError(
+            f"{here} ranks on this machine need an MPI launcher that may open {files} files, but "
+            f"the limit is {limit}; raise it: ulimit -n {files}"
+        )
 
 
 def _check_input(options: argparse.Namespace, program: str) -> None:
@@ -173,7 +182,7 @@ def _check_input(options: argparse.Namespace, program: str) -> None:
 
 
 def _check_folder() -> None:
-    """Refuses a job in a folder that was removed: no launcher starts there."""
+    """Refuses a folder that was removed: no launcher starts there, as a single rank does."""
     try:
         os.getcwd()
     except FileNotFoundError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import json
 import os
 import shlex
@@ -329,6 +330,9 @@ def _failed(number: int, code: int, state: JobState, screen: Screen) -> Explanat
     how = f"exit code {code}" if code > 0 else _signal_text(-code)
     shown = place or (code > 0 and said)
     cure = _see_above(number, screen) if shown else _where_to_look(code, state)
+    if os.strerror(errno.EMFILE) in why:
+        most = proc.most_files()
+        cure = f"a process may open {most} files here: raise that (ulimit -n {4 * most}); {cure}"
     return Explanation(
         f"rank {number} {ended} ({how})" + (f": {why}" if why else ""),
         "; ".join(filter(None, [place, _where(number, state)])),

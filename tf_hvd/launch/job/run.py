@@ -160,7 +160,7 @@ def _facts(
     loopback = common = private = ""
     alone = job.here and launcher.family in MPIS
     if alone and not network.names(job.launcher_args, network.LISTENING):
-        loopback = network.loopback()
+        loopback = network.loopback(launcher.family)
     if ssh and not options.no_host_check:
         program = job.command[0]
         python = interpreter.python_of(program, job.environ)
