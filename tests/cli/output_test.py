@@ -8,15 +8,18 @@ import signal
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tf_hvd.core import contract
+from tf_hvd.launch.job import run
 from tf_hvd.launch.job.asked import Job
 from tf_hvd.launch.job.command_line import by_way_of_rank
 from tf_hvd.launch.job.job_output import Bar, Cell
+from tf_hvd.launch.job.supervise import Ending
 from tf_hvd.launch.machine.lines import Writer, is_closed, lost_text
 from tf_hvd.launch.machine.rank_output import Copy
 
@@ -222,6 +225,19 @@ def test_a_reader_that_has_seen_enough_ends_the_job(environ, start, program, whe
     os.close(read_end)
     errors = job.communicate("go on\n", timeout=600)[1]
     assert (job.returncode, errors) == (128 + signal.SIGPIPE, CLOSED)
+
+
+@pytest.mark.parametrize(
+    ("code", "by_us", "ended"),
+    [(0, False, True), (143, True, True), (1, False, False)],
+    ids=["well", "for this", "failed"],
+)
+def test_a_job_that_fails_by_itself_is_not_ended_by_the_reader(code, by_us, ended):
+    lost = {"standard output": errno.EPIPE}
+    terminal = SimpleNamespace(finish=lambda in_time: None, lost=lost)
+    watch, home = SimpleNamespace(terminal=terminal, closed=by_us), SimpleNamespace(lost={})
+    assert run._is_ended_by_reader(Ending(code), watch, home) is ended
+    assert home.lost == lost
 
 
 def test_a_single_rank_hears_that_its_reader_is_gone(start, program):

@@ -155,6 +155,11 @@ def _check(
         raise UsageError(
             "--require-init needs a rank on this machine, which is not among the hosts"
         )
+    _check_limits(options.np, here)
+
+
+def _check_limits(ranks: int, here: int) -> None:
+    """Refuses more ranks on this machine, `here` of all, than it allows processes or files for."""
     most, told_by = proc.most()
     if here * _PROCESSES > most:
         raise UsageError(
@@ -162,7 +167,7 @@ def _check(
             f"allows {most} ({told_by})"
         )
     files, limit = _FILES + here * _FILES_OF_A_RANK, proc.most_files()
-    if options.np > 1 and files > limit:
+    if ranks > 1 and files > limit:
         raise UsageError(
             f"{here} ranks on this machine need an MPI launcher that may open {files} files, but "
             f"the limit is {limit}; raise it: ulimit -n {files}"

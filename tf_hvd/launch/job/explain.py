@@ -330,13 +330,10 @@ def _failed(number: int, code: int, state: JobState, screen: Screen) -> Explanat
     how = f"exit code {code}" if code > 0 else _signal_text(-code)
     shown = place or (code > 0 and said)
     cure = _see_above(number, screen) if shown else _where_to_look(code, state)
-    if os.strerror(errno.EMFILE) in why:
-        most = proc.most_files()
-        cure = f"a process may open {most} files here: raise that (ulimit -n {4 * most}); {cure}"
     return Explanation(
         f"rank {number} {ended} ({how})" + (f": {why}" if why else ""),
         "; ".join(filter(None, [place, _where(number, state)])),
-        cure,
+        _of_open_files(why) + cure,
         exit_code(code),
         rank=number,
         host=socket.gethostname(),
@@ -362,6 +359,14 @@ def _where_to_look(code: int, state: JobState) -> str:
         f"memory ran out: the kernel has killed {many} on this machine since the job began (dmesg "
         "names them); give each rank less to hold, or the job more memory"
     )
+
+
+def _of_open_files(why: str) -> str:
+    """What to add to a cure where a rank could open no more files; else empty."""
+    if os.strerror(errno.EMFILE) not in why:
+        return ""
+    most = proc.most_files()
+    return f"a process may open {most} files here: raise that (ulimit -n {4 * most}); "
 
 
 def _see_above(number: int, screen: Screen) -> str:

@@ -249,12 +249,16 @@ def _supervised(
         raise UsageError(f"{line[0]!r} cannot be started: {error.strerror}{cure}") from error
 
 
-def _is_shown_to_nobody(watch: watching.JobWatch, home: Home, asked: bool) -> bool:
-    """Shows the rest of what the ranks have printed; whether its reader has ended the job."""
+def _is_ended_by_reader(ending: Ending, watch: watching.JobWatch, home: Home) -> bool:
+    """Shows the rest of what the ranks have printed; whether its reader has ended the job.
+
+    Not one that failed for another reason: but for a single rank, no rank hears of the reader.
+    """
     if watch.terminal:
-        watch.terminal.finish(in_time=asked)
+        watch.terminal.finish(in_time=ending.asked)
         home.lost |= watch.terminal.lost
-    return is_closed(home.lost) and not asked
+    own = ending.code and watch.terminal and not watch.closed
+    return is_closed(home.lost) and not (own or ending.asked)
 
 
 def _closing(
@@ -266,7 +270,7 @@ def _closing(
 ) -> End:
     """Says what is to be said at a start's end."""
     session.home.settle()
-    if _is_shown_to_nobody(watch, session.home, ending.asked):
+    if _is_ended_by_reader(ending, watch, session.home):
         return End(_CLOSED, asked=True)
     if watch.killed:
         watching.say(watching.killed_text(watch.killed))
