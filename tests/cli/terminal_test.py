@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tf_hvd.launch.job.job_output import Bar, Cell
 from tf_hvd.launch.job.terminal import Screen, Terminal
-from tf_hvd.launch.machine import rank_output
+from tf_hvd.launch.machine.lines import Writer
 from tf_hvd.launch.machine.rank_output import Copy
 
 TRACEBACK = """Traceback (most recent call last):
@@ -285,7 +285,7 @@ USERS = {
 def test_of_a_line_that_does_not_end_little_is_kept_back(user, monkeypatch):
     """All of it was, and all was looked at again with each piece: 20 MB took minutes."""
     given, handed, shown = 0, 0, []
-    monkeypatch.setattr(rank_output, "write_all", lambda _, data: shown.append(data) or True)
+    monkeypatch.setattr(Writer, "write", lambda _, to, data: shown.append(data))
     take = USERS[user](shown.append)
     shown.clear()
     for size in [100] * 5000 + [1 << 16] * 500:
@@ -331,7 +331,7 @@ def test_all_that_was_written_is_there_at_the_end(capfd, monkeypatch):
     # The banner comes in two pieces.
     monkeypatch.setattr("tf_hvd.launch.job.terminal.UNFINISHED", 60.0)
     terminal = Terminal()
-    launcher, output = terminal.errors(None), terminal.output()
+    launcher, output = terminal.errors(None), terminal.output("mpich")
     terminal.serve()
     ranks = [terminal.errors(number) for number in range(3)]
 
@@ -363,3 +363,35 @@ def test_all_that_was_written_is_there_at_the_end(capfd, monkeypatch):
     assert "its own words" in lines
     for each in (launcher, output, *ranks):
         os.close(each)
+
+
+def test_a_slow_reader_of_the_output_holds_up_no_errors_and_loses_nothing(capfd, monkeypatch):
+    """What it had not read 5 s after the launcher's end was lost, and errors waited for it."""
+    reads, got, whole = threading.Event(), [], Writer.write
+
+    def write(writer, to, data):
+        if to == 1:
+            reads.wait()
+            got.append(data)
+        else:
+            whole(writer, to, data)
+
+    monkeypatch.setattr(Writer, "write", write)
+    monkeypatch.setattr("tf_hvd.launch.job.terminal._LAST_WORDS", 0.0)
+    terminal = Terminal()
+    output, errors = terminal.output("openmpi"), terminal.errors(0)
+    terminal.serve()
+    os.write(output, b"x")
+    os.write(errors, b"wrong\n")
+    os.close(output)
+    os.close(errors)
+    said = ""
+    while "wrong" not in said:
+        said += capfd.readouterr().err
+    ended = threading.Thread(target=terminal.finish)
+    ended.start()
+    ended.join(0.5)
+    assert ended.is_alive()
+    reads.set()
+    ended.join()
+    assert b"".join(got) == b"x"

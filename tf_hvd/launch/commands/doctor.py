@@ -39,7 +39,7 @@ from tf_hvd.launch.errors import UsageError
 from tf_hvd.launch.job import shared_memory
 from tf_hvd.launch.job.asked import count_cores
 from tf_hvd.launch.job.environment import Facts, rank_environment, without_launcher
-from tf_hvd.launch.job.launchers import ALONE, Launcher, find_launcher, version_of
+from tf_hvd.launch.job.launchers import ALONE, Launcher, find_launcher, user_home, version_of
 
 _STOPS_A_JOB = 1
 _LIMIT = 120
@@ -151,7 +151,7 @@ def _ask(
     launcher: Launcher | None, environ: Mapping[str, str], cores: int, limit: float
 ) -> tuple[dict[str, Any], str]:
     """The facts, and how the process ended that found them, unless it ended well."""
-    ranks = rank_environment(environ, launcher or ALONE, Facts())
+    ranks = rank_environment(environ, launcher or ALONE, Facts(home=user_home()))
     # Files: who waits for the end of a pipe waits for a process that cannot be killed.
     with tempfile.TemporaryFile() as answers, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import json
 import os
 import shlex
@@ -332,7 +333,7 @@ def _failed(number: int, code: int, state: JobState, screen: Screen) -> Explanat
     return Explanation(
         f"rank {number} {ended} ({how})" + (f": {why}" if why else ""),
         "; ".join(filter(None, [place, _where(number, state)])),
-        cure,
+        _of_open_files(why) + cure,
         exit_code(code),
         rank=number,
         host=socket.gethostname(),
@@ -358,6 +359,14 @@ def _where_to_look(code: int, state: JobState) -> str:
         f"memory ran out: the kernel has killed {many} on this machine since the job began (dmesg "
         "names them); give each rank less to hold, or the job more memory"
     )
+
+
+def _of_open_files(why: str) -> str:
+    """What to add to a cure where a rank could open no more files; else empty."""
+    if os.strerror(errno.EMFILE) not in why:
+        return ""
+    most = proc.most_files()
+    return f"a process may open {most} files here: raise that (ulimit -n {4 * most}); "
 
 
 def _see_above(number: int, screen: Screen) -> str:

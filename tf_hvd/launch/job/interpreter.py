@@ -19,6 +19,19 @@ def is_interpreter(program: str) -> bool:
     return Path(os.path.realpath(program)).name.startswith("python")
 
 
+def reads_program(command: Sequence[str]) -> bool:
+    """Whether Python, with such a command line, reads its program from the standard input."""
+    words = iter(command[1:])
+    for word in words:
+        if word in ("-W", "-X", "--check-hash-based-pycs"):
+            next(words, None)
+        elif word == "-" or not word.startswith("-"):
+            return word == "-"
+        elif word.startswith("--") or set(word) & set("cmVh?"):  # it has another program, or none
+            return False
+    return True
+
+
 def is_python(program: str) -> bool:
     """Whether a program is Python or a script for it, told by its name and its first line."""
     return bool(python_of(program, os.environ))

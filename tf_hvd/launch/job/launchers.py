@@ -10,6 +10,7 @@ import contextlib
 import importlib.metadata
 import mmap
 import os
+import pwd
 import re
 import shutil
 import subprocess
@@ -178,12 +179,23 @@ def version_in(answer: str) -> str:
     return found[1] if found else ""
 
 
+def user_home() -> str:
+    """The home of this user, for Open MPI: without HOME its launcher and its ranks do not start.
+
+    As a login has it: of a user that is not known, as in a container, the root.
+    """
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_dir
+    except KeyError:
+        return os.path.sep
+
+
 def _ask_version(program: str | Path, environment: Mapping[str, str]) -> str:
     """What the program prints; empty if it cannot be started, or does not end."""
     try:
         answer = subprocess.run(
             [program, "--version"],
-            env={**os.environ, **environment},
+            env={"HOME": user_home(), **os.environ, **environment},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

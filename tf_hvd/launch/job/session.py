@@ -47,6 +47,8 @@ class Home(contextlib.AbstractContextManager["Home"]):
         """The job's name."""
         self.traces = Traces(self.job)  # forks
         self._commits = commits
+        self.lost: dict[str, int] = {}
+        """What could not be written of its output, as `Writer` has it (lines.py)."""
         self.session: Session | None = None
         """The start that runs; for that one alone."""
         self._agent = Agent(self.job, self._hear)
@@ -151,6 +153,9 @@ class Session(contextlib.AbstractContextManager["Session"]):
             return self._welcome(link, number)
         if message["do"] == contract.GONE:
             return self.state.hear_end(messages.peer(link.socket)[0])
+        if message["do"] == contract.LOST:
+            self.home.lost |= {str(name): int(why) for name, why in message["files"].items()}
+            return None
         self.state.hear(message, load)
         if message["do"] == contract.JOINED:
             self.home.traces.note(self.state.segments())
@@ -196,6 +201,7 @@ def _copy_terminal(to: int, over: threading.Event) -> None:
                 foreground.poll(_FOREGROUND_MILLISECONDS)
                 continue
             text = os.read(0, 4096)
-            if not text or not write_all(to, text):
+            if not text:
                 break
+            write_all(to, text)
     os.close(to)

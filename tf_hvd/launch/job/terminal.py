@@ -22,7 +22,8 @@ from tf_hvd.launch.machine.lines import (
     UTF_8,
     LineStream,
     Reader,
-    write_all,
+    Writer,
+    is_closed,
 )
 
 # In seconds: after what pause a traceback is over, and it is told who has printed the same; and how
@@ -278,13 +279,13 @@ def _is_banner(lines: Sequence[str]) -> bool:
 class _Output:
     """The standard output of MPICH's launcher, to be handed on but for its banner at the end."""
 
-    def __init__(self, screen: Screen) -> None:
-        self._screen = screen
+    def __init__(self, write: Callable[[bytes], object], screen: Screen) -> None:
+        self._write, self._screen = write, screen
         self._rest = b""  # what may be the banner's beginning, or the banner
         self._since = 0.0
 
     def take(self, piece: bytes) -> bool:
-        """Hands a piece on; empty at the end. False if nobody takes it."""
+        """Hands a piece on; empty at the end."""
         text, self._since = self._rest + piece, time.monotonic()
         start = text.find(_MPICHS_BANNER)
         if start < 0:  # all but what may be its beginning
@@ -294,24 +295,23 @@ class _Output:
         text, self._rest = text[:start], text[start:]
         if not piece:
             self._screen.banner += self._rest.decode(errors="replace").splitlines()
-        # Who writes when nobody reads is to hear of it.
-        return write_all(1, text)
+        self._write(text)
+        return True
 
     def tick(self, now: float) -> bool:
         """Shows what turned out not to be the banner's beginning; True if that is not known yet."""
         waits = bool(self._rest) and not self._rest.startswith(_MPICHS_BANNER)
         if waits and now >= self._since + UNFINISHED:
             rest, self._rest = self._rest, b""
-            write_all(1, rest)
+            self._write(rest)
         return waits
 
 
-def _to_standard_error(text: str) -> None:
-    write_all(2, text.encode(errors="replace"))
-
-
 class Terminal:
-    """Reads what a job prints, in a thread of its own, and shows it on this process's outputs.
+    """Reads what a job prints and shows it on this process's outputs.
+
+    Each has a thread of its own: where nobody reads the output, errors are shown all the same. What
+    cannot be shown is dropped: ranks do not wait for it, nor end.
 
     Args:
         marks: whether ranks on other machines label their lines for this; if not, lines are shown
@@ -321,13 +321,28 @@ class Terminal:
 
     def __init__(self, marks: bool = True, banners: bool = False) -> None:
         self._banners = banners
-        self._screen = Screen(_to_standard_error, banners, labels=marks)
+        self._writer = Writer()
+        self._screen = Screen(self._show, banners, labels=marks)
         # What ranks say in lines with tags is shown with these, and overheard.
         self._screens = [self._screen] if marks else [self._screen, Screen(lambda text: None)]
         self.heard = self._screens[-1]
         """What the ranks have said; for who has called `finish`."""
         self._reader = Reader(*(screen.tick for screen in self._screens))
-        self._thread = threading.Thread(target=self._serve, name="terminal", daemon=True)
+        self._output = Reader()
+        self._threads = [
+            threading.Thread(target=serve, name="terminal", daemon=True)
+            for serve in (self._serve, self._output.serve)
+        ]
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """What could not be shown, as `Writer` has it."""
+        return self._writer.lost
+
+    @property
+    def closed(self) -> bool:
+        """Whether the reader of an output is gone, as `head` is when it has seen enough."""
+        return is_closed(self.lost)
 
     def errors(self, who: int | None) -> int:
         """The standard error for a rank, or None: the launcher.
@@ -347,26 +362,41 @@ class Terminal:
 
         return self._reader.pipe(take)
 
-    def output(self) -> int | None:
-        """The same of the standard output for MPICH's launcher; None: it may keep its own."""
-        if self._banners:
-            return None
-        output = _Output(self._screen)
-        return self._reader.pipe(output.take, output.tick)
+    def output(self, family: str) -> int:
+        """The same of the standard output for the launcher of that MPI."""
+
+        def take(piece: bytes) -> bool:
+            self._writer.write(1, piece)
+            return True
+
+        if family != "mpich" or self._banners:
+            return self._output.pipe(take)
+        output = _Output(take, self._screen)
+        return self._output.pipe(output.take, output.tick)
 
     def serve(self) -> None:
-        """Begins to read. Starts a thread: call it when nothing will be forked."""
-        self._thread.start()
+        """Begins to read. Starts threads: call it when nothing will be forked."""
+        for thread in self._threads:
+            thread.start()
 
-    def finish(self) -> None:
-        """Shows what has been written up to now, and reads no more."""
-        if self._thread.ident is not None:
+    def finish(self, in_time: bool = False) -> None:
+        """Shows what has been written up to now, and reads no more.
+
+        Args:
+            in_time: whether to give up on a reader that takes nothing for some seconds.
+        """
+        if self._threads[0].ident is not None:
             self._reader.stop()
-            self._thread.join(_LAST_WORDS)
+            self._output.stop()
+            for thread in self._threads:
+                thread.join(_LAST_WORDS if in_time else None)
 
     def show_banner(self) -> None:
         """Shows what the launcher has said of the job's end; for who has called `finish`."""
-        _to_standard_error("".join(f"{line}\n" for line in self._screen.banner))
+        self._show("".join(f"{line}\n" for line in self._screen.banner))
+
+    def _show(self, text: str) -> None:
+        self._writer.write(2, text.encode(errors="replace"))
 
     def _serve(self) -> None:
         self._reader.serve()

@@ -21,12 +21,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING or __package__:
     from tf_hvd.core import contract, messages
     from tf_hvd.launch.machine import proc
+    from tf_hvd.launch.machine.lines import lost_text, write_all
     from tf_hvd.launch.machine.rank_output import RankOutput
 else:  # as a file
     sys.path.append(os.path.join(os.path.dirname(__file__), "..", "..", "core"))
     import contract
     import messages
     import proc
+    from lines import lost_text, write_all
 
 # What a keeper is told (rank_signals.py): to hold its rank's end back, and no longer.
 HOLD, RELEASE = signal.SIGRTMIN + 4, signal.SIGRTMIN + 5
@@ -94,6 +96,11 @@ def watch_child(
         may_go_on = not (code or alone)
         in_time = bool(code) and not alone
         output.finish(lambda: may_go_on and os.getppid() == launcher, in_time)
+        if lost := output.lost():
+            tell(link, contract.LOST, rank, files=lost)
+            if link is None:  # on another machine: the launcher brings it to the user
+                with contextlib.suppress(OSError):
+                    write_all(2, f"{lost_text(lost)}\n".encode())
     keeper.hold()
     end_as(code)
 
@@ -109,7 +116,7 @@ def end_as(code: int) -> NoReturn:
     os._exit(code if code >= 0 else 128 - code)
 
 
-def tell(link: messages.Link | None, what: str, rank: int, **more: int) -> None:
+def tell(link: messages.Link | None, what: str, rank: int, **more: object) -> None:
     """Tells the agent, if there is one, something of a rank."""
     if link is not None:
         with contextlib.suppress(OSError):  # it is gone

@@ -129,6 +129,11 @@ def most() -> tuple[int, str]:
     return min(limits)
 
 
+def most_files() -> int:
+    """How many files a process may have open."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
 def killed_for_memory() -> int | None:
     """How many processes the kernel has killed since this machine began, as memory ran out.
 

@@ -164,7 +164,7 @@ def _output(options: Mapping[str, Any], rank: int, here: bool) -> RankOutput | N
         return None
     # What the starts before have printed may tell why there is another one.
     folder, adds = options["output"].format(rank=rank), is_restart(os.environ)
-    return RankOutput(labels, folder, adds, options["timestamps"])
+    return RankOutput(labels, folder, adds, options["timestamps"], alone=not options["watch"])
 
 
 def main(arguments: list[str]) -> NoReturn:
