@@ -52,19 +52,33 @@ def before_update(optimizer: Any, gradients: Sequence[Any]) -> Any:
     graphs = compat.enclosing_functions()
     if not graphs or not dataflow.Tracing(graphs).unreduced(gradients):
         return None
-    text = _not_reduced(type(optimizer).__name__)
+    kind = type(optimizer).__name__
+    # One that has made updates, and none here, is most probably that of a saved model.
+    loaded = bool(compat.updates_of(optimizer)) and not first_update.has_passed(optimizer)
+    text = _not_reduced(kind, loaded)
     if not first_update.may_pass(optimizer, graphs):
         raise GuardError(text)
     return first_update.check(optimizer, graphs, text)
 
 
-def _not_reduced(kind: str) -> str:
+def _not_reduced(kind: str, loaded: bool) -> str:
+    wrapped = (
+        f"optimizer = tf_hvd.keras.DistributedOptimizer({kind}(...)); or, in a loop of your own, "
+        "the tape: tape = tf_hvd.DistributedGradientTape(tape)."
+    )
+    if loaded:
+        cure = (
+            "Load the model with tf_hvd.keras.load_model(path): keras.models.load_model, "
+            f"from_config and copy give a plain optimizer. Or wrap it again: {wrapped}"
+        )
+    else:
+        cure = (
+            f"Wrap it: {wrapped} from_config, copy and load_model give a plain optimizer again; "
+            "tf_hvd.keras.load_model wraps it."
+        )
     return not_reduced(
         f"{kind} would apply gradients that were",
-        f"Wrap it: optimizer = tf_hvd.keras.DistributedOptimizer({kind}(...)); or, in a loop of "
-        "your own, the tape: tape = tf_hvd.DistributedGradientTape(tape). from_config, copy and "
-        "load_model give a plain optimizer again; tf_hvd.keras.load_model wraps it. Reducing the "
-        "loss, or SyncBatchNormalization, is not enough.",
+        f"{cure} Reducing the loss, or SyncBatchNormalization, is not enough.",
     )
 
 
