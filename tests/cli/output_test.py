@@ -74,6 +74,27 @@ def test_a_restart_adds_to_what_the_starts_before_have_printed(session, tmp_path
 
 
 @pytest.mark.parametrize(
+    ("plant", "text"),
+    [
+        (lambda path, victim: path.symlink_to(victim), "is a symbolic link, not a file"),
+        (lambda path, victim: os.mkfifo(path), "is a pipe, not a file"),
+    ],
+)
+def test_a_planted_file_gets_no_output(session, tmp_path, plant, text):
+    session.serve()
+    victim, path = tmp_path / "victim", tmp_path / "rank.0" / "stdout"
+    victim.write_text("precious")
+    path.parent.mkdir()
+    plant(path, victim)
+    job = Job(ranks=1, command=("/bin/sh", "-c", "echo out"), output=str(tmp_path))
+    command = by_way_of_rank("", job, session.home.job, session.state.job)
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert f"tf_hvd run: --output-filename: {path} {text}" in done.stderr
+    assert victim.read_text() == "precious"
+
+
+@pytest.mark.parametrize(
     ("printed", "shown"),
     [
         ("a\nb", ["a\n", "b\n"]),

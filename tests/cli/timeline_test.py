@@ -1,18 +1,23 @@
 """`tf_hvd run --timeline` and `tf_hvd timeline`, on Keras fits."""
 
+import contextlib
 import fcntl
+import io
 import json
 import os
 import pathlib
+import random
 
 import pytest
 
+from tf_hvd.launch.commands import main
 from tf_hvd.observe import trace_reader
 
 pytestmark = pytest.mark.parametrize("family", ["openmpi"], indirect=True)
 
 MS = 1_000_000
 STEPS = 12
+ROUNDS = 60  # of damage to a job's timelines
 # Rank 1 takes 0.1 s longer in the backward pass, before its first gradient is there.
 FIT = """
 import keras, numpy as np
@@ -99,6 +104,47 @@ def test_a_killed_rank_leaves_its_timeline(call, environ, program):
     report = report_of(call, environ, files[0])
     assert not report["missing"]
     assert 5 <= len(report["steps"]) <= 9
+    whole = [pathlib.Path(file).read_bytes() for file in files]
+    for seed in range(ROUNDS):
+        chance = random.Random(seed)
+        for file, data in zip(files, whole, strict=True):
+            pathlib.Path(file).write_bytes(damaged(data, chance) if chance.random() < 0.7 else data)
+        check_what_is_said(files[0], seed)
+
+
+def damaged(data, chance):
+    """Some bytes are others, or lost, or there twice, or zero."""
+    data = bytearray(data)
+    for _ in range(chance.randint(1, 4)):
+        begin = chance.randrange(len(data) + 1)
+        end = min(len(data), begin + chance.choice([1, 100, 3000, len(data)]))
+        instead = chance.choice(
+            [b"", b"", bytes(end - begin), chance.randbytes(end - begin), 2 * data[begin:end]]
+        )
+        data[begin:end] = instead
+        if chance.random() < 0.5:  # and in the order of lines, that of the calls
+            lines = data.splitlines(keepends=True)
+            place = chance.randrange(len(lines) + 1)
+            data = bytearray(b"".join([*lines[place:], *lines[:place]]))
+    return bytes(data)
+
+
+def check_what_is_said(file, seed):
+    """Of any file there is a report, or a line that says why there is none."""
+    said, errors, code = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(errors):
+        try:
+            main.main(["timeline", "--json", "--html", f"{file}.html", file])
+        except SystemExit as error:
+            code = error.code
+    if code:
+        assert code == 2, (seed, errors.getvalue())
+        assert ".json" in errors.getvalue().splitlines()[-1], (seed, errors.getvalue())
+        return
+    for step in json.loads(said.getvalue())["steps"]:
+        for one in step["ranks"].values():
+            assert one["compute_ns"] >= 0, (seed, step)
+            assert one["transfer_ns"] >= 0, (seed, step)
 
 
 def test_what_is_no_timeline(call, environ, tmp_path):

@@ -22,7 +22,7 @@ import zlib
 from collections.abc import Collection, Iterable, Iterator
 from typing import BinaryIO
 
-from tf_hvd.core import log
+from tf_hvd.core import files, log
 from tf_hvd.elastic import commit_file
 from tf_hvd.elastic.store import Store
 
@@ -33,8 +33,7 @@ _CRC = struct.Struct("<I")
 _PIECE = 1 << 24
 _JOB = "job"
 _ASIDE = "refused."
-_NEW = "new."  # before the name of what is being written
-_UNFINISHED = tuple(f"{_NEW}{name}" for name in ("commit.", "part.", _JOB))
+_UNFINISHED = tuple(f"{files.NEW}{name}" for name in ("commit.", "part.", _JOB))
 
 
 class CommitFolder:
@@ -182,24 +181,14 @@ class CommitFolder:
 
     @contextlib.contextmanager
     def _opened(self, name: str) -> Iterator[BinaryIO]:
-        flags = os.O_RDONLY | os.O_NOFOLLOW
-        with open(os.open(name, flags, dir_fd=self._folder), "rb") as file:
+        with files.opened(name, folder=self._folder, follow=False) as file:
             _check_own(file.fileno(), name)
             yield file
 
     def _put(self, name: str, pieces: Iterable[bytes]) -> None:
-        new = f"{_NEW}{name}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-        try:
-            with open(os.open(new, flags, 0o600, dir_fd=self._folder), "wb") as file:
-                for piece in pieces:
-                    file.write(piece)
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(new, name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
-        except OSError:
-            self._remove([new])  # the disk may be full
-            raise
+        with files.writing(name, 0o600, folder=self._folder, sync=True) as file:
+            for piece in pieces:
+                file.write(piece)
 
     def _remove(self, names: Iterable[str]) -> None:
         for name in names:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tf_hvd.core import contract
+from tf_hvd.core import contract, files
 from tf_hvd.launch.errors import UsageError, read_text
 from tf_hvd.launch.job import interpreter
 from tf_hvd.launch.job.allocation import allocation
@@ -218,8 +218,10 @@ def _files(options: argparse.Namespace) -> dict[str, str]:
     """What tells ranks to write files of what they do; a program may change its folder."""
     told = {}
     for option, file in (("--timeline", options.timeline), ("--metrics", options.metrics)):
-        if file and os.path.isdir(file):
-            raise UsageError(f"{option} {file} is a folder: name a file in it")
+        kind = files.kind_of(file) if file else ""
+        if kind:
+            cure = "name a file in it" if os.path.isdir(file) else "name a file"
+            raise UsageError(f"{option} {file} is {kind}: {cure}")
     if options.timeline:
         if options.timeline.endswith((".pftrace", ".perfetto-trace")):
             raise UsageError(
@@ -307,8 +309,4 @@ def given_hosts(options: argparse.Namespace) -> tuple[Host, ...]:
 
 def count_cores() -> int:
     """The physical cores that this process may use: launchers do not bind to hyper-threads."""
-    cores = set()
-    for cpu in os.sched_getaffinity(0):
-        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        cores.add(siblings.read_text() if siblings.is_file() else str(cpu))
-    return len(cores)
+    return len({proc.siblings(cpu) for cpu in os.sched_getaffinity(0)})

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import cloudpickle
 
 import tf_hvd_command
+from tf_hvd.core import files
 from tf_hvd.launch.job import job_output
 from tf_hvd.launch.machine import task
 from tf_hvd.launch.machine.lines import Reader
@@ -130,7 +131,8 @@ def _leave_call(folder: pathlib.Path, call: tuple[Any, ...]) -> None:
             "Create in the function what cannot be pickled (files, locks, sessions)."
         ) from error
     # First where to import from: the function may need it to be unpickled.
-    (folder / task.CALL).write_bytes(pickle.dumps(sys.path) + data)
+    with files.writing(folder / task.CALL) as file:
+        file.write(pickle.dumps(sys.path) + data)
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -212,10 +214,10 @@ def _unpickled(data: bytes, rank: int) -> Any:
 def _left(folder: pathlib.Path) -> dict[int, Any]:
     """What each rank has left; those of the last start, of an elastic job."""
     found = {}
-    for file in folder.glob(f"{task.RESULT}*"):
-        if not file.name.endswith(".new"):
-            rank = int(file.name.removeprefix(task.RESULT))
-            found[rank] = _unpickled(file.read_bytes(), rank)
+    for path in folder.glob(f"{task.RESULT}*"):
+        rank = int(path.name.removeprefix(task.RESULT))
+        with files.opened(path) as file:
+            found[rank] = _unpickled(file.read(), rank)
     last = max((result.get("start", 0) for result in found.values()), default=0)
     return {rank: one for rank, one in found.items() if one.get("start", 0) == last}
 

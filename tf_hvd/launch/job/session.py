@@ -18,7 +18,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from tf_hvd.core import contract, messages
+from tf_hvd.core import contract, files, messages
 from tf_hvd.launch.errors import UsageError
 from tf_hvd.launch.job.environment import MPI_RANK_VARIABLES
 from tf_hvd.launch.job.job_state import JobState
@@ -98,7 +98,8 @@ class Session(contextlib.AbstractContextManager["Session"]):
         # MPI keeps files there as well, and says but little of a folder that is full.
         room = self.folder / "room"
         try:
-            room.write_bytes(bytes(_ROOM))
+            with files.writing(room) as file:
+                file.write(bytes(_ROOM))
             room.unlink()
         except OSError as error:
             shutil.rmtree(self.folder, ignore_errors=True)

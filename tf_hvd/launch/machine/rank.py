@@ -17,14 +17,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING or __package__:
-    from tf_hvd.core import contract, messages
+    from tf_hvd.core import contract, files, messages
     from tf_hvd.launch.machine import keeper
     from tf_hvd.launch.machine.rank_output import STREAMS, RankOutput
 else:  # as a file
     sys.path.append(os.path.dirname(__file__))
     import keeper
     from keeper import contract, messages
-    from rank_output import STREAMS, RankOutput
+    from rank_output import STREAMS, RankOutput, files
 
 _NEVER_EXECUTED = 0x8  # MFD_NOEXEC_SEAL, Linux 6.3
 _NOT_FOUND, _NOT_RUNNABLE = 127, 126
@@ -49,7 +49,7 @@ def open_recording() -> int | None:
         except (OSError, AttributeError):
             continue
     else:
-        path = f"/dev/shm/{contract.RECORDER}.{os.getpid()}"
+        path = f"/dev/shm/{contract.RECORDER}.{os.urandom(8).hex()}"
         try:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
             os.unlink(path)
@@ -89,17 +89,8 @@ def write_own(folder: str, name: str, data: bytes) -> None:
         about = os.fstat(where)
         if about.st_uid != os.geteuid() or about.st_mode & 0o022:
             raise PermissionError(errno.EPERM, "the folder is not this user's own", folder)
-        new = f"new.{name}"
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(new, dir_fd=where)
-
-        def opener(path: str, _: int) -> int:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-            return os.open(path, flags, 0o600, dir_fd=where)
-
-        with open(new, "wb", opener=opener) as file:
+        with files.writing(name, 0o600, folder=where) as file:
             file.write(data)
-        os.rename(new, name, src_dir_fd=where, dst_dir_fd=where)
     finally:
         os.close(where)
 
@@ -204,7 +195,7 @@ def main(arguments: list[str]) -> NoReturn:
     try:
         output = _output(options, rank, here=handed is not None)
     except OSError as failed:
-        error = f"tf_hvd run: --output-filename: {failed.filename}: {failed.strerror}"
+        error = f"tf_hvd run: --output-filename: {files.reason(failed)}"
     if options["watch"] or output:
         keeper.watch_child(
             here, rank, launcher, save, {str(recording)}, output, alone=not options["watch"]

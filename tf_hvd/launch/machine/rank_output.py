@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING or __package__:
+    from tf_hvd.core import files
     from tf_hvd.launch.machine.lines import STANDARD, LineStream, Reader, Writer, is_closed
 else:  # as a file
+    sys.path.append(os.path.join(os.path.dirname(__file__), "..", "..", "core"))
+    import files
     from lines import STANDARD, LineStream, Reader, Writer, is_closed
 
 STREAMS = {1: "stdout", 2: "stderr"}
@@ -42,18 +46,17 @@ class RankOutput:
     ) -> None:
         if folder:
             os.makedirs(folder, exist_ok=True)
-        how = os.O_WRONLY | os.O_CREAT | (os.O_APPEND if adds else os.O_TRUNC)
-        files = {
-            to: os.open(os.path.join(folder, STREAMS[to]), how, 0o666) for to in labels if folder
+        kept = {
+            to: files.stream(os.path.join(folder, STREAMS[to]), adds) for to in labels if folder
         }
         self._writer, self._alone = Writer(), alone
         copies = {
-            to: Copy(to, label, files.get(to), timestamps, self._writer, alone)
+            to: Copy(to, label, kept.get(to), timestamps, self._writer, alone)
             for to, label in labels.items()
         }
         self._reader = Reader()
         self._ends = {to: self._reader.pipe(copy.take, copy.tick) for to, copy in copies.items()}
-        self.needs = {*labels, *files.values(), *self._reader.files}
+        self.needs = {*labels, *kept.values(), *self._reader.files}
         """The descriptors that this needs after the fork, in the keeper."""
 
     def lost(self) -> dict[str, int]:

@@ -15,12 +15,13 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
-    from tf_hvd.core import contract
-else:  # as a file; the program may have a module of that name
+    from tf_hvd.core import contract, files
+else:  # as a file; the program may have modules of these names
     sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "core"))
     import contract
+    import files
 
-    del sys.path[0], sys.modules["contract"]
+    del sys.path[0], sys.modules["contract"], sys.modules["files"]
 
 CALL, RESULT, FAILED = "call", "result.", "failed."
 # Where each family's launcher tells a rank its number. Others import it from this file.
@@ -51,12 +52,10 @@ def _leave(folder: str, rank: int, result: dict[str, Any]) -> None:
             result["trace"] = f"what cannot be pickled:\n{traceback.format_exc()}"
             result["raised"] = False
         data = cloudpickle.dumps(result)
-    path = os.path.join(folder, f"{RESULT}{rank}")
-    with open(f"{path}.new", "wb") as file:
+    with files.writing(os.path.join(folder, f"{RESULT}{rank}")) as file:
         file.write(data)
-    os.rename(f"{path}.new", path)
     if result["trace"] is not None:
-        with open(os.path.join(folder, f"{FAILED}{rank}"), "wb"):
+        with files.writing(os.path.join(folder, f"{FAILED}{rank}")):
             pass
 
 
@@ -67,7 +66,7 @@ def _unpickle(folder: str) -> tuple[Any, Any, Any]:
             f"tf_hvd.run: {socket.gethostname()} does not see {folder}; pass directory=, a folder "
             "that all hosts share"
         )
-    with open(path, "rb") as file:
+    with files.opened(path) as file:
         search = pickle.load(file)
         sys.path[:] = [*sys.path, *(entry for entry in search if entry not in sys.path)]
         call: tuple[Any, Any, Any] = pickle.load(file)
