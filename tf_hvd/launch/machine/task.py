@@ -6,6 +6,7 @@ that it did not import itself: settings of TensorFlow's that it makes come in ti
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import socket
@@ -23,6 +24,8 @@ else:  # as a file; the program may have a module of that name
     del sys.path[0], sys.modules["contract"]
 
 CALL, RESULT, FAILED = "call", "result.", "failed."
+NOTHING: dict[str, Any] = {"trace": None, "error": None, "value": None, "raised": True, "start": 0}
+"""What a rank leaves, by name, before its function has returned or raised."""
 # Where each family's launcher tells a rank its number. Others import it from this file.
 RANK_VARIABLES = {
     "openmpi": ("OMPI_COMM_WORLD_RANK", "PMIX_RANK"),
@@ -60,28 +63,56 @@ def _leave(folder: str, rank: int, result: dict[str, Any]) -> None:
             pass
 
 
-def _unpickle(folder: str) -> tuple[Any, Any, Any]:
-    path = os.path.join(folder, CALL)
-    if not os.path.exists(path):
+def open_own(folder: str) -> int:
+    """Opens the folder, of which all that comes from it is unpickled.
+
+    Where others can write to the folder that it was made in, they can put theirs in its place.
+
+    Raises:
+        OSError: it is not there, another user's, or others can write to it.
+    """
+    where = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    about = os.fstat(where)
+    if about.st_uid != os.geteuid() or about.st_mode & 0o022:
+        os.close(where)
+        raise PermissionError(
+            errno.EPERM, "the folder is another user's, or others can write to it", folder
+        )
+    return where
+
+
+def _open_call(folder: str) -> int:
+    """Opens what was sent; ends the rank if that is not there, or may be another user's."""
+    try:
+        where = open_own(folder)
+        try:
+            return os.open(CALL, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=where)
+        finally:
+            os.close(where)
+    except FileNotFoundError:
         sys.exit(
             f"tf_hvd.run: {socket.gethostname()} does not see {folder}; pass directory=, a folder "
             "that all hosts share"
         )
-    with open(path, "rb") as file:
+    except OSError as error:
+        sys.exit(f"tf_hvd.run: {folder}: {error.strerror}; pass another directory=")
+
+
+def _unpickle(call: int) -> tuple[Any, Any, Any]:
+    with open(call, "rb") as file:
         search = pickle.load(file)
         sys.path[:] = [*sys.path, *(entry for entry in search if entry not in sys.path)]
-        call: tuple[Any, Any, Any] = pickle.load(file)
-    return call
+        sent: tuple[Any, Any, Any] = pickle.load(file)
+    return sent
 
 
 def main(folder: str) -> int:
     """Calls the function of `folder`; the exit code is 0 if it returned and its value was left."""
-    rank = _rank()
+    rank, call = _rank(), _open_call(folder)
     start = os.environ.get(contract.START, "")
-    result: dict[str, Any] = {"trace": None, "error": None, "value": None, "raised": True}
-    result["start"] = int(start or 0)
+    result = {**NOTHING, "start": int(start or 0)}
     try:
-        func, args, kwargs = _unpickle(folder)
+        func, args, kwargs = _unpickle(call)
         result["value"] = func(*args, **kwargs)
     except (Exception, SystemExit) as error:  # argparse reads this process's arguments, and exits
         if start and getattr(error, "code", None) == contract.START_AGAIN:
