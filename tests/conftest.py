@@ -41,7 +41,8 @@ RUN = os.environ.get(STANDBY, "" if "TF_HVD_LAUNCHED_RANK" in os.environ else OW
 # Folders and files whose ranks do without: they look at how processes begin and end, and who has
 # started them.
 COLD = (
-    "nodes", "cli/culprit_test.py", "cli/joined_test.py", "cli/launch_test.py",
+    "nodes", "cli/culprit_test.py", "cli/interactive_test.py", "cli/joined_test.py",
+    "cli/launch_test.py",
     "cli/left_running_test.py", "cli/nested_test.py", "cli/network_test.py",
     "cli/notebook_test.py", "cli/signals_test.py", "cli/surroundings_test.py",
     "faults/init_test.py", "faults/strangers_test.py", "install_test.py",
