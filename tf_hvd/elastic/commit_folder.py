@@ -67,7 +67,10 @@ class CommitFolder:
             # It may be held by what an earlier start of this job has left, on a lost machine.
             if self._owner() == self._job:
                 return
-            raise BlockingIOError(f"{self._path} is in use by another job, which runs") from error
+            raise BlockingIOError(
+                f"{self._path} is in use by another job, which runs; give each job a "
+                "folder of its own"
+            ) from error
         except OSError:  # a file system without locks: see _check_ours
             pass
         self._put(_JOB, [self._job])
