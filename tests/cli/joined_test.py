@@ -127,7 +127,7 @@ def test_a_rank_that_exits_with_an_error_comes_before_those_it_leaves(environ, c
     [
         ("ValueError: no images", "ValueError: no images"),
         ("KeyError: 'a'\nb", "KeyError: 'a'"),
-        ("SystemError", "SystemError: "),
+        ("SystemError", "SystemError"),
         (
             "InvalidArgumentError: Graph execution error:\n\nDetected at node g defined at (most "
             'recent call last):\n  File "t.py", line 5, in <module>\n\n  File "t.py", line 9, in f'
@@ -180,6 +180,8 @@ def test_a_rank_that_exits_with_an_error_comes_before_those_it_leaves(environ, c
             "rank 1 left [Op:HorovodAllreduce] name: ",
             "UnknownError: rank 1 left",
         ),
+        ("BdbQuit: ", "BdbQuit"),
+        (error_text.of(KeyboardInterrupt()), "KeyboardInterrupt"),
     ],
 )
 def test_the_line_of_an_exception_that_says_what_happened(said, raised, line):

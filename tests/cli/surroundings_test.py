@@ -2,6 +2,7 @@
 
 import os
 import pwd
+import re
 import resource
 import signal
 import subprocess
@@ -51,6 +52,32 @@ def test_a_temporary_folder_without_room(start):
     assert "has no room for the 256 KiB that a job needs there: File too large; remove" in errors
     assert "set TMPDIR" in errors
     assert "PMIX" not in errors
+
+
+# Python may lie in root's home, which nobody else can search.
+AS_NOBODY = [
+    *("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--securebits"),
+    *("+no_setuid_fixup", "--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search"),
+]
+
+
+@pytest.mark.parametrize("kind", ["missing", "file", "closed"])
+def test_a_temporary_folder_that_cannot_be_used(tmp_path, kind):
+    """It was passed over, without a word, and /tmp taken."""
+    folder = tmp_path / kind
+    line, why = [*COMMAND, "run", "-np", "2", "true"], "No such file or directory"
+    if kind == "file":
+        folder.touch()
+        why = "Not a directory"
+    if kind == "closed":
+        folder.mkdir(0)
+        why = "Permission denied"
+        line = [*AS_NOBODY, *line] if os.geteuid() == 0 else line
+    environ = {**os.environ, "TMPDIR": str(folder)}
+    ended = subprocess.run(line, env=environ, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    cure = "set TMPDIR to a folder that you can write to"
+    assert ended.stderr == f"tf_hvd run: no folder can be made in TMPDIR={folder}: {why}; {cure}\n"
 
 
 def test_more_ranks_than_processes_can_be(call):
@@ -346,3 +373,79 @@ def test_open_mpi_with_little_shared_memory_and_no_network(environ, program, fam
     assert "BTLs attempted" not in ended.stderr
     assert "/dev/shm ha" in ended.stderr
     assert "--shm-size" in ended.stderr
+
+
+# As nobody, to whom /proc shows no process of others: a rank is killed, and a job interrupted.
+HIDDEN = r"""
+import os, pathlib, signal, subprocess, sys, time
+
+assert not os.path.exists("/proc/1"), "nothing is hidden"
+folder, joins, waits = pathlib.Path(sys.argv[1]), *sys.argv[2:]
+command = [sys.executable, "-m", "tf_hvd_command"]
+
+def start(program):
+    job = [*command, "run", "-np", "2", sys.executable, "-c", program]
+    process = subprocess.Popen(job, cwd=folder, stderr=subprocess.PIPE, text=True)
+    files = [folder / f"pid{rank}" for rank in (0, 1)]
+    while process.poll() is None and not all(file.exists() for file in files):
+        time.sleep(0.05)
+    pids = [int(file.read_text()) for file in files if file.exists()]
+    [file.unlink() for file in files if file.exists()]
+    return process, pids
+
+process, pids = start(joins)
+dump = subprocess.run([*command, "dump", str(process.pid), "--to", str(folder)],
+                      capture_output=True, text=True)
+print("dump:", dump.returncode, dump.stderr)
+os.kill(pids[1], signal.SIGKILL)
+print(process.communicate()[1], process.returncode)
+process, pids = start(waits)
+process.send_signal(signal.SIGINT)
+print(process.communicate()[1], process.returncode)
+print("saved:", sorted(each.name for each in folder.glob("saved*")))
+there = {int(each) for each in os.listdir("/proc") if each.isdigit()}
+print("left:", there - {os.getpid()})
+"""
+HELD = (
+    "import os, sys, time\n"
+    "told = [os.environ.get(n) for n in ('OMPI_COMM_WORLD_RANK', 'PMI_RANK')]\n"
+    "rank = next(int(t) for t in told if t is not None)\n"
+    "{first}\n"
+    "open(f'new{{rank}}', 'w').write(str(os.getpid())); os.rename(f'new{{rank}}', f'pid{{rank}}')\n"
+    "try:\n"
+    "    time.sleep(300)\n"
+    "except KeyboardInterrupt:\n"
+    "    open(f'saved{{rank}}', 'w').close()\n"
+)
+UNSEEN = "mount -t proc -o hidepid=2 proc /proc || exit 42; "
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make namespaces")
+def test_a_user_who_sees_only_own_processes(environ, tmp_path):
+    if subprocess.run(["unshare", "-m", "-p", "-f", "true"], check=False).returncode:
+        pytest.skip("no namespaces here")
+    own = tmp_path / "own"
+    own.mkdir()
+    own.chmod(0o777)
+    first = "import tf_hvd as hvd; hvd.init(); hvd.allreduce(1.0, name='met')"
+    inside = [*AS_NOBODY, sys.executable, "-c", HIDDEN, str(own)]
+    inside += [HELD.format(first=first), HELD.format(first="")]
+    # A shell of root's is the first process, and stays.
+    line = ["unshare", "-m", "-p", "-f", "--kill-child", "sh", "-c", UNSEEN + '"$@"; exit', "sh"]
+    ended = subprocess.run(
+        [*line, *inside],
+        env={**environ, "HOME": str(own), "TMPDIR": str(own)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    if ended.returncode == 42:
+        pytest.skip("no other /proc can be mounted here")
+    told = ended.stdout
+    assert ended.returncode == 0, told + ended.stderr
+    assert re.search(r"dump: 0 2 of 2 ranks of job tf_hvd-\w+: tf_hvd doctor ", told)
+    assert "rank 1 was the first to end with an error (signal 9, Killed)" in told
+    assert "its last call, number 2, was allreduce 'met'" in " ".join(told.split())
+    assert "the job was ended by SIGINT; all ranks ended by themselves\n 130\n" in told
+    assert "saved: ['saved0', 'saved1']\nleft: set()\n" in told

@@ -44,7 +44,8 @@ def of(error: BaseException) -> str:
         text = str(error)
     except Exception:
         text = "<exception str() failed>"
-    return f"{type(error).__name__}: {text}"
+    name = type(error).__name__
+    return f"{name}: {text}" if text else name
 
 
 def short(text: str) -> str:
@@ -56,6 +57,8 @@ def short(text: str) -> str:
     """
     kind, _, message = text.partition(": ")
     found = line_of(message)
+    if not found:  # as of a debugger that was left
+        return kind
     return shorten(found if found.startswith(kind) else f"{kind}: {found}")
 
 

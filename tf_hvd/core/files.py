@@ -195,6 +195,33 @@ def check_target(path: str | os.PathLike[str], folder: int | None = None) -> Non
         _check_file(path, os.stat(path, dir_fd=folder, follow_symlinks=False))
 
 
+def check_own(file: int, name: str) -> None:
+    """Checks that only this user can write to a file or folder that is open.
+
+    Raises:
+        FileError: others can, and may have put something of theirs there.
+    """
+    about = os.fstat(file)
+    if about.st_uid != os.geteuid() or about.st_mode & 0o022:
+        raise FileError(name, "is another user's, or others can write to it")
+
+
+@contextlib.contextmanager
+def own_folder(path: str) -> Iterator[int]:
+    """A context: the descriptor of a folder that only this user can write to.
+
+    Raises:
+        FileError: others can.
+        OSError: it cannot be opened, or is none.
+    """
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        check_own(folder, path)
+        yield folder
+    finally:
+        os.close(folder)
+
+
 def _kind(about: os.stat_result) -> str:
     if stat.S_ISREG(about.st_mode):
         return ""

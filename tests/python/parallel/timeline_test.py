@@ -1,6 +1,7 @@
 """The timeline of a job: what is in the files, while programs run."""
 
 import contextlib
+import ctypes
 import fcntl
 import json
 import os
@@ -197,6 +198,45 @@ def test_one_at_a_time_and_only_while_it_runs(tmp_path):
     hvd.stop_timeline()
     hvd.start_timeline(str(tmp_path / "b.json"))
     hvd.stop_timeline()
+
+
+class _Given(ctypes.Structure):
+    """What malloc has given out (mallinfo2)."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    ]
+
+
+def _held():
+    """Descriptors, threads and bytes of this process."""
+    mallinfo = ctypes.CDLL(None).mallinfo2
+    mallinfo.restype = _Given
+    given = mallinfo()
+    counts = (len(os.listdir(f"/proc/self/{kind}")) for kind in ("fd", "task"))
+    return [*counts, given.uordblks + given.hblkhd]
+
+
+def test_sixty_timelines_in_one_program(folder, rank):
+    """Each has its own calls, and none leaves a descriptor, a thread or memory."""
+    files = [os.path.join(folder, f"trace{number}.json") for number in range(60)]
+    for number, file in enumerate(files):
+        hvd.start_timeline(file)
+        hvd.allreduce(tf.ones([10]), name=f"within {number}")
+        hvd.stop_timeline()
+        hvd.allreduce(tf.ones([10]), name=f"after {number}")
+        if number == 9:  # what is made once is there
+            first = _held()
+    last = _held()
+    for number, file in enumerate(files):
+        (trace,) = trace_reader.read(file if rank == 0 else f"{file[:-5]}.rank-{rank}.json")
+        assert [*calls_of(trace)] == [f"within {number}"], file
+    for now, before, few in zip(last, first, (1, 5, 1 << 20), strict=True):
+        assert now < before + few, (last, first)  # a thread begins when it has something to do
 
 
 def test_a_file_that_cannot_be_made_is_an_error(tmp_path, rank):

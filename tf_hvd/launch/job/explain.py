@@ -11,6 +11,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -35,6 +36,8 @@ from tf_hvd.observe.recording import Recording
 
 _WIDTH = 100
 _FAILED = 1
+# What a debugger and input() raise that meet the end of their input.
+_NO_INPUT = re.compile("BdbQuit|EOFError: EOF when reading a line")
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
 
 
@@ -322,7 +325,7 @@ def _failed(number: int, code: int, state: JobState, screen: Screen) -> Explanat
     why, place = _reason(number, code, state, screen)
     how = f"exit code {code}" if code > 0 else _signal_text(-code)
     shown = place or (code > 0 and number in screen.last_words)
-    cure = _see_above(number, screen) if shown else _where_to_look(code, state)
+    cure = _cure(number, why, screen) if shown else _where_to_look(code, state)
     return Explanation(
         f"rank {number} {ended} ({how})" + (f": {why}" if why else ""),
         "; ".join(filter(None, [place, _where(number, state)])),
@@ -371,6 +374,13 @@ def _where_to_look(code: int, state: JobState) -> str:
         f"memory ran out: the kernel has killed {many} on this machine since the job began (dmesg "
         "names them); give each rank less to hold, or the job more memory"
     )
+
+
+def _cure(number: int, why: str, screen: Screen) -> str:
+    """For a rank that has said why it ended."""
+    if number and _NO_INPUT.match(why):
+        return "only rank 0 has a standard input: call breakpoint() or input() on rank 0 alone"
+    return _see_above(number, screen)
 
 
 def _of_open_files(why: str) -> str:

@@ -8,6 +8,7 @@ on the network.
 import contextlib
 import importlib.machinery
 import io
+import os
 import pathlib
 import pickle
 import shutil
@@ -87,7 +88,7 @@ def run(
       RankError: the function raised on a rank (the error names the first to do so, with its
         traceback), or a rank ended without a result.
       ValueError: `np`, `hosts`, `hostfile` or `options` are not what `tf_hvd run` takes;
-        standard error says why.
+        standard error says why. Or no folder can be made in `directory`.
       TypeError: `func` is not callable, `args` is neither a tuple nor a list, or the function or
         an argument cannot be pickled.
       KeyboardInterrupt: from the terminal; the job has been ended.
@@ -114,7 +115,13 @@ def run(
 @contextlib.contextmanager
 def _folder(directory: str | None) -> Iterator[pathlib.Path]:
     # mkdtemp: nobody else may look into it, or put anything there that we would unpickle.
-    made = pathlib.Path(tempfile.mkdtemp(prefix="tf_hvd-run-", dir=directory)).resolve()
+    try:
+        made = pathlib.Path(tempfile.mkdtemp(prefix="tf_hvd-run-", dir=directory)).resolve()
+    except OSError as error:
+        raise ValueError(
+            f"tf_hvd.run cannot make a folder in {directory or 'the temporary folder'}: "
+            f"{error.strerror}; pass directory=, a folder that you can write to."
+        ) from error
     try:
         yield made
     finally:
@@ -204,22 +211,40 @@ def _end(job: subprocess.Popen[bytes], output: Reader, signum: int = signal.SIGT
             job.send_signal(signal.SIGTERM)
 
 
-def _unpickled(data: bytes, rank: int) -> Any:
+def _unpickled(name: str, folder: int, rank: int) -> dict[str, Any]:
+    """What a rank has left in a file of the folder, which is open.
+
+    Raises:
+        RankError: it is damaged, or what it holds cannot be made here.
+    """
     try:
-        return pickle.loads(data)
+        with files.opened(name, folder=folder, follow=False) as file:
+            result = pickle.load(file)
+        if not (isinstance(result, dict) and result.keys() >= task.NOTHING.keys()):
+            raise TypeError("it is not what a rank leaves; the program has written over it")
     except Exception as error:
         raise RankError(f"the result of rank {rank} cannot be unpickled: {error}", rank) from error
+    return result
 
 
-def _left(folder: pathlib.Path) -> dict[int, Any]:
-    """What each rank has left; those of the last start, of an elastic job."""
-    found = {}
-    for path in folder.glob(f"{task.RESULT}*"):
-        rank = int(path.name.removeprefix(task.RESULT))
-        with files.opened(path) as file:
-            found[rank] = _unpickled(file.read(), rank)
-    last = max((result.get("start", 0) for result in found.values()), default=0)
-    return {rank: one for rank, one in found.items() if one.get("start", 0) == last}
+def _left(folder: pathlib.Path) -> dict[int, dict[str, Any]]:
+    """What each rank has left; those of the last start, of an elastic job.
+
+    Raises:
+        RankError: what one has left cannot be read, or may be another user's.
+    """
+    try:
+        with files.own_folder(str(folder)) as where:
+            numbers = {name.removeprefix(task.RESULT): name for name in os.listdir(where)}
+            found = {
+                int(number): _unpickled(name, where, int(number))
+                for number, name in numbers.items()
+                if number != name and number.isdigit()
+            }
+    except OSError as error:
+        raise RankError(f"the results are lost: {files.reason(error)}") from error
+    last = max((result["start"] for result in found.values()), default=0)
+    return {rank: one for rank, one in found.items() if one["start"] == last}
 
 
 def _raise_first(found: dict[int, Any], ranks: int) -> None:

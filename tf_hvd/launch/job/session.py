@@ -87,13 +87,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         outer: str = "",
         terminal: Terminal | None = None,
     ) -> None:
-        try:
-            self.folder = Path(tempfile.mkdtemp(prefix="tf_hvd-"))
-        except OSError as error:
-            raise UsageError(
-                f"no folder can be made in {error.filename or 'the temporary folder'}: "
-                f"{error.strerror}; set TMPDIR"
-            ) from error
+        self.folder = new_folder()
         home.traces.note([str(self.folder.absolute())])
         # MPI keeps files there as well, and says but little of a folder that is full.
         room = self.folder / "room"
@@ -183,6 +177,25 @@ class Session(contextlib.AbstractContextManager["Session"]):
         link.send({"do": contract.BEGINS, "hands": list(handed)}, files=list(handed.values()))
         for descriptor in handed.values():
             os.close(descriptor)
+
+
+def new_folder() -> Path:
+    """Makes a job's folder for temporary files.
+
+    Raises:
+        UsageError: it cannot be made.
+    """
+    # Python would pass over a TMPDIR that cannot be used, and take /tmp, which may be full.
+    wanted = os.environ.get("TMPDIR")
+    try:
+        within = os.path.abspath(wanted) if wanted else None
+        return Path(tempfile.mkdtemp(prefix="tf_hvd-", dir=within))
+    except OSError as error:
+        where = f"TMPDIR={wanted}" if wanted else "the temporary folder"
+        raise UsageError(
+            f"no folder can be made in {where}: {error.strerror}; set TMPDIR to a folder that you "
+            "can write to"
+        ) from error
 
 
 def _is_starter(process: int) -> bool:

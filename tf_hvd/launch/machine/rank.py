@@ -8,7 +8,6 @@ ranks a pipe that nobody writes to, and each has files of its own form for the o
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import signal
@@ -84,15 +83,8 @@ def write_own(folder: str, name: str, data: bytes) -> None:
     Raises:
         OSError: others can, and may have put a link there, or it cannot be written.
     """
-    where = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        about = os.fstat(where)
-        if about.st_uid != os.geteuid() or about.st_mode & 0o022:
-            raise PermissionError(errno.EPERM, "the folder is not this user's own", folder)
-        with files.writing(name, 0o600, folder=where) as file:
-            file.write(data)
-    finally:
-        os.close(where)
+    with files.own_folder(folder) as where, files.writing(name, 0o600, folder=where) as file:
+        file.write(data)
 
 
 def begin(link: messages.Link, rank: int, recording: int | None) -> dict[str, int] | None:
