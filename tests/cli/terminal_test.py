@@ -310,10 +310,11 @@ def test_log_lines_that_differ_keep_no_others_apart():
     for rank in (0, 1):
         device = f"I0000 00:00:1.5 1 gpu.cc:9] GPU:{rank} has 139000 MB\n"
         service = f"I0000 00:00:1.5 1 xla.cc:7] service 0x7f{rank} is there\n"
-        shown.add(rank, device + service + started(1, rank), rank)
+        node = "\t [[{{node IteratorGetNext}}]]\n"  # the second line of a message
+        shown.add(rank, device + service + started(1, rank) + node, rank)
     text = shown.all()
     assert text.count("has 139000 MB") == 2
-    assert text.count("[ranks 0-1] ") == 2
+    assert text.count("[ranks 0-1] ") == 3
 
 
 def test_one_rank_shows_its_log_lines_at_once():

@@ -17,12 +17,12 @@ from tf_hvd.core.ranks_text import runs
 _ALIKE, _TELL = 5.0, 1.0
 # Lines that are remembered. No start prints as many.
 _MOST = 100
-# Begins with the time, and perhaps the thread. Two messages have another line, without.
+# Begins with the time, and perhaps the thread. Some messages have another line, without.
 _LOG_LINE = re.compile(
     r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IWEF]|[IWEF]\d{4} \d\d:\d\d:\d+\.\d+ +\d+) "
     r"(?=\S+\.(?:cc|h):\d+\] )"
     r"|WARNING: All log messages before absl::InitializeLog\(\) is called"
-    r"|To enable the following instructions: "
+    r"|To enable the following instructions: |\t \[\[\{\{node "
 )
 _ADDRESS = re.compile(r"\b0x[0-9a-f]+")
 
