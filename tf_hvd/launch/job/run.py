@@ -85,7 +85,7 @@ def start_once(
     terminal = for_ranks = None
     if family in MPIS:
         marks = not (job.timestamps or job.tags)
-        terminal = Terminal(marks=marks, banners=options.verbose)
+        terminal = Terminal(marks=marks, banners=options.verbose, ranks=job.ranks)
         for_ranks = terminal if marks else None
     with Session(home, gives_input, environ.get(contract.JOB, ""), for_ranks) as session:
         here = None if family == "slurm" else job.ranks_here

@@ -106,7 +106,7 @@ def run(
         command += ["--end-with-parent", str(folder), *job_output.options(), *options]
         elastic = any(word.startswith(_ELASTIC) for word in options)
         command += ["--", python, task.__file__, str(folder)]
-        code = _wait(command, folder, elastic)
+        code = _wait(command, folder, np, elastic)
         return _results(folder, int(np), code, elastic)
 
 
@@ -167,12 +167,12 @@ def _sent_whole(module: types.ModuleType | None) -> Iterator[None]:
         cloudpickle.unregister_pickle_by_value(module)
 
 
-def _wait(command: Sequence[str], folder: pathlib.Path, elastic: bool) -> int:
+def _wait(command: Sequence[str], folder: pathlib.Path, ranks: int, elastic: bool) -> int:
     """The exit code of the job, which ends when a rank has failed: MPICH would wait for all.
 
     An elastic one is started again.
     """
-    job, output = job_output.start(command)
+    job, output = job_output.start(command, 0 if elastic else ranks)
     deadline = None
     try:
         while (code := job.poll()) is None:
