@@ -292,6 +292,20 @@ def test_a_traceback_that_a_rank_may_have_got_over_is_its_last_line(state, ends,
     assert ("t.py, line 3" in told.where) is not called
 
 
+@pytest.mark.parametrize("code", [1, -signal.SIGKILL])
+def test_what_python_adds_to_an_exception_is_told(state, ends, said, code):
+    """The rank tells its text alone; the traceback ended in "Did you mean"."""
+    error, added = "NameError: name 'imges' is not defined", ". Did you mean: 'images'?"
+    said(state, contract.CALLED)
+    ends(0, code, 10, f"t.py, line 3, in f\n{error}" if code > 0 else "")
+    screen = Screen(lambda text: None)
+    text = f'Traceback (most recent call last):\n  File "t.py", line 3, in f\n{error}{added}\n'
+    screen.add(0, text, 0.0)
+    screen.finish()
+    told = found(state, screen=screen).what
+    assert told.endswith(f": {error}{added}" if code > 0 else "(signal 9, Killed)")
+
+
 @pytest.mark.parametrize("raised", [True, False])
 def test_code_75_is_of_an_elastic_job_or_the_program_s_own(state, ends, raised):
     """A program that ended by `sys.exit(75)` was told as a rank to be started again."""

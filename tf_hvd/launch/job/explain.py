@@ -126,7 +126,8 @@ def explain(
         found = _find(ending, state, screen, ranks, recordings)
     if recordings:
         job = failure.of_one_job(recordings, found.rank)
-        found = replace(found, calls=failure.explain(job, found.rank, state.codes()))
+        calls = failure.explain(job, found.rank, state.codes(), found.what)
+        found = replace(found, calls=calls)
     return replace(found, code=found.code or ending.code)
 
 
@@ -314,20 +315,12 @@ def _blamed_elsewhere(one: failure.Lost, screen: Screen) -> Explanation:
 
 def _failed(number: int, code: int, state: JobState, screen: Screen) -> Explanation:
     """Of a rank of this machine, by its exit code or minus its signal."""
-    place, raised = state.exception(number)
-    why = error_text.short(raised) if raised else ""
     # A program's own exception has another code, and its own code no exception.
-    again = code == contract.START_AGAIN and raised
+    again = code == contract.START_AGAIN and state.exception(number)[1]
     ended = "ended to be started again" if again else "was the first to end with an error"
-    said = screen.last_words.get(number)
-    # What a program prints last is its reason if it ends by itself: sys.exit("no data"), abort().
-    if not why and said and (code > 0 or -code == signal.SIGABRT):
-        why = f"its last line is {said.text!r}"[: error_text.LONGEST]
-        # From `init` on a rank tells of the exception that ends it: what it prints may be another.
-        if said.raised and state.ranks.get(number) not in state.called:
-            why, place = said.text, said.place
+    why, place = _reason(number, code, state, screen)
     how = f"exit code {code}" if code > 0 else _signal_text(-code)
-    shown = place or (code > 0 and said)
+    shown = place or (code > 0 and number in screen.last_words)
     cure = _see_above(number, screen) if shown else _where_to_look(code, state)
     return Explanation(
         f"rank {number} {ended} ({how})" + (f": {why}" if why else ""),
@@ -337,6 +330,25 @@ def _failed(number: int, code: int, state: JobState, screen: Screen) -> Explanat
         rank=number,
         host=socket.gethostname(),
     )
+
+
+def _reason(number: int, code: int, state: JobState, screen: Screen) -> tuple[str, str]:
+    """Why a rank ended, and the place in its program; both may be empty."""
+    place, raised = state.exception(number)
+    why = error_text.short(raised) if raised else ""
+    said = screen.last_words.get(number)
+    if said is None:
+        return why, place
+    if raised:
+        # Python adds to what it prints: "Did you mean: 'x'?"
+        return said.text if said.raised and said.text.startswith(why) else why, place
+    # What a program prints last is its reason if it ends by itself: sys.exit("no data"), abort().
+    if code < 0 and -code != signal.SIGABRT:
+        return "", place
+    # From `init` on a rank tells of the exception that ends it: what it prints may be another.
+    if said.raised and state.ranks.get(number) not in state.called:
+        return said.text, said.place
+    return f"its last line is {said.text!r}"[: error_text.LONGEST], place
 
 
 def _where_to_look(code: int, state: JobState) -> str:
