@@ -53,19 +53,17 @@ def before_update(optimizer: Any, gradients: Sequence[Any]) -> Any:
     if not graphs or not dataflow.Tracing(graphs).unreduced(gradients):
         return None
     kind = type(optimizer).__name__
+    if first_update.may_pass(optimizer, graphs):
+        return first_update.check(optimizer, graphs, _not_reduced(kind))
     # One that has made updates, and none here, is most probably that of a saved model.
-    loaded = bool(compat.updates_of(optimizer)) and not first_update.has_passed(optimizer)
-    text = _not_reduced(kind, loaded)
-    if not first_update.may_pass(optimizer, graphs):
-        raise GuardError(text)
-    return first_update.check(optimizer, graphs, text)
+    loaded = compat.updates_of(optimizer) and not first_update.has_passed(optimizer)
+    raise GuardError(_not_reduced(kind, bool(loaded)))
 
 
 _WRAPPED = re.compile(r"tf_hvd\.keras\.DistributedOptimizer\((\w+)")
-_LOAD = "Load the model with tf_hvd.keras.load_model(path)"
 
 
-def _not_reduced(kind: str, loaded: bool) -> str:
+def _not_reduced(kind: str, loaded: bool = False) -> str:
     wrapped = f"tf_hvd.keras.DistributedOptimizer({kind}(...))"
     cure = (
         f"Wrap the optimizer: {wrapped}.\nOr use tf_hvd.keras.load_model to load the model, "
@@ -73,7 +71,8 @@ def _not_reduced(kind: str, loaded: bool) -> str:
     )
     if loaded:
         cure = (
-            f"{_LOAD}: keras.models.load_model, from_config and copy give a plain optimizer.\n"
+            "Load the model with tf_hvd.keras.load_model(path): keras.models.load_model gives a "
+            "plain optimizer.\n"
             f"Or wrap it again: {wrapped}, or use tf_hvd.DistributedGradientTape in your own loop."
         )
     return not_reduced(cure, f"{kind} would apply gradients that were")
@@ -104,7 +103,7 @@ def failed(error: Exception) -> None:
     text = None
     if isinstance(error, tf.errors.InvalidArgumentError):
         found = _WRAPPED.search(error.message)
-        text = found and _not_reduced(found[1], _LOAD in error.message)
+        text = found and _not_reduced(found[1])
     elif isinstance(error, GuardError):
         told: BaseException = error
         while isinstance(within := told.__context__, GuardError) and _has_text_of(told, within):

@@ -112,7 +112,7 @@ def test_multi_optimizer_that_was_not_wrapped():
 @LIBRARIES
 @pytest.mark.ranks(2)
 def test_model_that_was_loaded_by_keras(library, tmp_path):
-    """Of a model that was trained, what to do stood behind two other things to do."""
+    """Of a model that was trained, what to do came after two other things to do."""
     path = str(tmp_path / "model.keras")
     model = make_model(library)
     for cure in (
