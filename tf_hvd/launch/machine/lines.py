@@ -215,10 +215,7 @@ def is_closed(lost: Mapping[str, int]) -> bool:
 
 
 def lost_text(lost: Mapping[str, int]) -> str:
-    """The line about output that could not be written, as `Writer` has it; not that of all files.
-
-    They are many where a disk is full.
-    """
+    """The line about output that could not be written, as `Writer` has it: of many files a few."""
     named = [f"{name}: {os.strerror(why)}" for name, why in list(lost.items())[:_NAMED]]
     more = [f"{len(lost) - _NAMED} more files"] if len(lost) > _NAMED else []
     return f"tf_hvd run: output was lost: {'; '.join([*named, *more])}"
