@@ -13,7 +13,8 @@ PROGRAM = """
 import json, resource
 import numpy as np
 
-PERIOD, PIECE = 61, 1 << 22
+PERIOD = 61
+PIECE = PERIOD << 16  # values; tensors have so many, or a multiple
 scale, rows = int(os.environ["SIZES_SCALE"]), []
 
 def piece(of, start, size, dtype):
@@ -24,21 +25,19 @@ pattern = {dtype: np.resize(np.arange(PERIOD), PERIOD + PIECE).astype(dtype)
            for dtype in ("float32", "int8")}
 
 def tensor(of, size, dtype):
-    values = np.empty(size, dtype)
-    for start in range(0, size, PIECE):
-        values[start : start + PIECE] = piece(of, start, min(PIECE, size - start), dtype)
-    return tf.convert_to_tensor(values)
+    # Not from an array, of which TensorFlow would make more than one copy.
+    return tf.tile(tf.constant(piece(of, 0, PIECE, dtype)), [size // PIECE])
 
 def check(result, parts):
     # parts: how many values, and what makes of a start, a size and a dtype those that are due.
-    values = result.numpy()
+    values = np.asarray(result)  # numpy() makes a copy
     assert values.shape == (sum(size for size, _ in parts),), values.shape
     at = 0
     for size, due in parts:
-        for start in range(0, size, PIECE):
-            few = min(PIECE, size - start)
-            got = values[at + start : at + start + few]
-            assert got.tobytes() == due(start, few, values.dtype.name).tobytes(), (at, start)
+        for start in range(at, at + size, PIECE):
+            got = values[start : start + PIECE]
+            wanted = due(start - at, PIECE, values.dtype.name)
+            assert got.tobytes() == wanted.tobytes(), start
         at += size
 
 def timed(what, size, call):
@@ -52,7 +51,7 @@ def text(size):
     return f"{size / 2**30:.3g} GiB" if size >> 30 else f"{size / 2**20:.3g} MiB"
 
 def large(dtype, size):
-    count = size // np.dtype(dtype).itemsize // scale
+    count = -(-size // np.dtype(dtype).itemsize // scale // PIECE) * PIECE
     mine = tensor(rank, count, dtype)
     name = f"{text(mine.shape[0] * mine.dtype.size)} of {dtype}"
     check(
@@ -65,7 +64,7 @@ def large(dtype, size):
     )
     del mine
     # Of the ranks together as large; of different lengths.
-    counts = [count // 2 + 1, count // 2 + 3]
+    counts = [count // PIECE // 2 * PIECE, (count // PIECE // 2 + 1) * PIECE]
     mine = tensor(rank, counts[rank], dtype)
     check(
         timed("allgather", name, lambda: hvd.allgather(mine, name="rows")),
@@ -103,10 +102,10 @@ def objects(size):
     assert [each["rank"] for each in got] == [0, 1]
     assert all((each["array"] == each["rank"]).all() for each in got)
 
-many(5000 // scale)
-objects(240 << 20)
 large("float32", 3 << 30)
 large("int8", (2 << 30) + (256 << 20))
+objects(240 << 20)
+many(5000 // scale)
 most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 rows.append(["memory of a rank at most", "", max(hvd.allgather_object(most))])
 if rank == 0:
