@@ -34,6 +34,10 @@ from tf_hvd.training import agreement, dataflow
 from tf_hvd.training.guard import OFF, GuardError, not_reduced, watches
 
 _NAMED = 8  # ranks, in a sentence
+_LOADED = (
+    "load the model with tf_hvd.keras.load_model(path): keras.models.load_model gives a plain "
+    "optimizer."
+)
 
 
 def before_update(optimizer: Any, gradients: Sequence[Any]) -> Any:
@@ -54,7 +58,9 @@ def before_update(optimizer: Any, gradients: Sequence[Any]) -> Any:
         return None
     text = _not_reduced(type(optimizer).__name__)
     if not first_update.may_pass(optimizer, graphs):
-        raise GuardError(text)
+        # One that has made updates, and none here, is most probably that of a saved model.
+        loaded = compat.updates_of(optimizer) and not first_update.has_passed(optimizer)
+        raise GuardError(f"{_LOADED}\n{text}" if loaded else text)
     return first_update.check(optimizer, graphs, text)
 
 

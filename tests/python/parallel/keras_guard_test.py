@@ -109,12 +109,19 @@ def test_multi_optimizer_that_was_not_wrapped():
         fit(model)
 
 
+@LIBRARIES
 @pytest.mark.ranks(2)
-def test_model_that_was_loaded_by_keras(tmp_path):
+def test_model_that_was_loaded_by_keras(library, tmp_path):
+    """Of a model that was trained, what to do came after two other things to do."""
     path = str(tmp_path / "model.keras")
-    make_model(keras).save(path)
-    with pytest.raises(GuardError, match=r"tf_hvd\.keras\.load_model"):
-        fit(keras.models.load_model(path))
+    model = make_model(library)
+    for trained in (False, True):
+        model.save(path)
+        with pytest.raises(GuardError, match=r"tf_hvd\.keras\.load_model") as raised:
+            fit(library.models.load_model(path))
+        first = str(raised.value).partition("not reduced")[0]
+        assert ("load the model with tf_hvd.keras.load_model(path)" in first) == trained
+        fit(model)
 
 
 @LIBRARIES
