@@ -37,8 +37,9 @@ _HEARD = frozenset({signal.SIGCHLD, HOLD, RELEASE})
 _THE_PROGRAMS = frozenset(
     {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
 )
-# In seconds: between two looks whether the launcher is there, and from SIGTERM to SIGKILL.
-_LOOK, _GRACE = 2.0, 5.0
+# In seconds: between two looks whether the launcher is there, and at what the program makes when it
+# is not; and from SIGTERM to SIGKILL.
+_LOOK, _SOON, _GRACE = 2.0, 0.05, 5.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PMI = "PMI_FD"  # MPICH's, and MPIs that come from it
 
@@ -175,9 +176,11 @@ class _Keeper:
                 # It may have been killed, and on another machine nobody else knows of them.
                 remove_segments(self._segments)
                 return os.waitstatus_to_exitcode(status)
-            if orphaned is None and os.getppid() != self._launcher:
-                orphaned = time.monotonic()
+            lost = os.getppid() != self._launcher
+            if lost:  # at each look: the program may yet be in MPI_Init, and make some
                 remove_segments(_segments_of(self._child))
+            if lost and orphaned is None:
+                orphaned = time.monotonic()
                 with contextlib.suppress(OSError):
                     if self._alone:  # its group is that of the script which has called us
                         os.kill(self._child, signal.SIGTERM)
@@ -185,7 +188,7 @@ class _Keeper:
                         os.killpg(os.getpgid(self._child), signal.SIGTERM)
             elif orphaned is not None and time.monotonic() - orphaned >= _GRACE:
                 os.kill(self._child, signal.SIGKILL)
-            self._hear(_LOOK)
+            self._hear(_SOON if lost else _LOOK)
 
     def hold(self) -> None:
         """Returns when this end may be known, at which MPI's launchers may kill the other ranks.
