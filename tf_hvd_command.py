@@ -6,6 +6,7 @@ here without its own `__init__.py`. Not for use in programs, which would not get
 
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Sequence
 
@@ -17,9 +18,10 @@ def command(*words: str) -> list[str]:
 
     In place of a command, `--horovodrun` starts that.
     """
-    # Without the working folder on the path, where Python can do that.
+    # By its path: this process may have put the folder on sys.path by itself. The folder is not to
+    # come first there, where Python can do without.
     safely = ["-P"] if sys.version_info >= (3, 11) else []
-    return [sys.executable, *safely, "-m", "tf_hvd_command", *words]
+    return [sys.executable, *safely, __file__, *words]
 
 
 def main() -> int:
@@ -33,13 +35,21 @@ def horovodrun() -> int:
 
 
 def _start(module: str, arguments: Sequence[str]) -> int:
+    if importlib.util.find_spec("tf_hvd") is None:
+        sys.path.append(os.path.dirname(os.path.abspath(__file__)))
     spec = importlib.util.find_spec("tf_hvd")
     if spec is not None:
-        sys.modules.setdefault("tf_hvd", importlib.util.module_from_spec(spec))
+        package = sys.modules.setdefault("tf_hvd", importlib.util.module_from_spec(spec))
+        zipped = importlib.import_module("tf_hvd.core.wheels").zipped_text(package.__path__[0])
+        if zipped:
+            print(f"tf_hvd: {zipped}", file=sys.stderr)
+            return 2
     return int(importlib.import_module(module).main(arguments))
 
 
 if __name__ == "__main__":
+    if sys.version_info < (3, 11) and sys.path[0] == os.path.dirname(__file__):
+        del sys.path[0]  # it has no -P
     if sys.argv[1:2] == [_HOROVODRUN]:
         del sys.argv[1]
         sys.exit(horovodrun())

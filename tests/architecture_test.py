@@ -586,7 +586,7 @@ def test_wheel_requires_what_it_imports():
     distributions = {"absl": "absl-py", "google": "protobuf"}
     extras = {"tensorflow", "keras", "tf_keras", "mpi4py", "tf_hvd", "tf_hvd_command"}
     # What files of launch/ import where they are run as files.
-    extras |= {"commits", "contract", "keeper", "lines", "messages", "proc", "rank_output"}
+    extras |= {"commits", "contract", "files", "keeper", "lines", "messages", "proc", "rank_output"}
     extras.add("rank_signals")
     roots = {
         name.split(".")[0] for _, text in files((".py",), "tf_hvd/") for name in imported(text)

@@ -31,8 +31,8 @@ ENVIRONMENT = pathlib.Path(sys.prefix)
 # Folders and files that the first tier leaves out, some of which import what it does not install.
 # Of other files it leaves out what is marked tier2.
 SECOND_TIER = (
-    "containers", "gpu", "nodes", "cli/notebook_test.py", "docs/site_test.py", "prove_test.py",
-    "sanitizers_test.py", "wheel_test.py",
+    "containers", "gpu", "nodes", "cli/notebook_test.py", "docs/site_test.py", "install_test.py",
+    "prove_test.py", "sanitizers_test.py", "wheel_test.py",
 )  # fmt: skip
 # By this ranks find the standbys of a run: see dev_support/tests_standby.py.
 STANDBY = "TF_HVD_TESTS_STANDBY"
@@ -41,10 +41,11 @@ RUN = os.environ.get(STANDBY, "" if "TF_HVD_LAUNCHED_RANK" in os.environ else OW
 # Folders and files whose ranks do without: they look at how processes begin and end, and who has
 # started them.
 COLD = (
-    "nodes", "cli/culprit_test.py", "cli/joined_test.py", "cli/launch_test.py",
+    "nodes", "cli/culprit_test.py", "cli/interactive_test.py", "cli/joined_test.py",
+    "cli/launch_test.py",
     "cli/left_running_test.py", "cli/nested_test.py", "cli/network_test.py",
     "cli/notebook_test.py", "cli/signals_test.py", "cli/surroundings_test.py",
-    "faults/init_test.py", "faults/strangers_test.py",
+    "faults/init_test.py", "faults/strangers_test.py", "install_test.py",
 )  # fmt: skip
 
 

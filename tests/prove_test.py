@@ -14,7 +14,7 @@ import prove  # noqa: E402
 # those of the C++ tests, interrupts those of cli/signals_test.py and nodes/signals_test.py, and
 # fuzz those of programs_test.py and training_programs_test.py, and of the tests of damaged data;
 # elastic that of elastic/jobs_test.py.
-SHORT = ("faults", *prove.PARTS["kills"], "soak")
+SHORT = ("faults", *prove.PARTS["kills"], "soak", "sizes")
 
 
 @pytest.mark.timeout(900)

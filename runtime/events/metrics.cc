@@ -66,18 +66,14 @@ void AddWaiting(const Interval& idle, const std::vector<Interval>& coming,
   }
 }
 
-// 0, or an errno. Whoever reads has the old text or the new one.
-int Replace(const std::string& path, const std::string& text) {
-  const std::string fresh = path + ".new";
-  const int file =
-      open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (file < 0) return errno;
-  int error = WriteAll(file, text);
-  close(file);
-  if (error == 0 && std::rename(fresh.c_str(), path.c_str()) == 0) return 0;
-  if (error == 0) error = errno;
-  unlink(fresh.c_str());
-  return error;
+// Empty, or why not. Whoever reads has the old text or the new one.
+std::string Replace(const std::string& path, const std::string& text) {
+  std::string why;
+  const int file = PutFile(
+      AT_FDCWD, path, 0666, [&text](int to) { return WriteAll(to, text); },
+      &why);
+  if (file >= 0) close(file);
+  return why;
 }
 
 std::string Seconds(int64_t ns) {
@@ -226,7 +222,7 @@ struct MetricsFile::Shared {
 void MetricsFile::Shared::Run() {
   MutexLock lock(&mutex);
   bool ended = false;
-  int told = 0;
+  std::string told;
   while (!ended) {
     changed.wait_for(lock.native(), kFileTurn,
                      [this]() REQUIRES(mutex) { return metrics == nullptr; });
@@ -234,12 +230,12 @@ void MetricsFile::Shared::Run() {
     const std::string text =
         ended ? last : OpenMetrics(metrics->Read(), metrics->rank());
     lock.Unlock();
-    const int error = Replace(path, text);
-    if (error != 0 && error != told) {
+    const std::string why = Replace(path, text);
+    if (!why.empty() && why != told) {
       WriteLog(LogLevel::kWarning, "metrics",
-               path + " cannot be written: " + std::strerror(error));
+               path + " cannot be written: " + why);
     }
-    told = error;
+    told = why;
     lock.Lock();
   }
   written = true;
@@ -250,11 +246,11 @@ Status MetricsFile::Start(const std::string& path, Metrics* metrics,
                           std::unique_ptr<MetricsFile>* file) {
   const auto shared =
       std::make_shared<Shared>(RankFile(path, metrics->rank()), metrics);
-  const int error =
+  const std::string why =
       Replace(shared->path, OpenMetrics(metrics->Read(), metrics->rank()));
-  if (error != 0) {
+  if (!why.empty()) {
     return InvalidArgument("the metrics cannot be written to " + shared->path +
-                           ": " + std::strerror(error));
+                           ": " + why);
   }
   file->reset(new MetricsFile(shared));
   return Status::Ok();

@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/contract.h"
+#include "runtime/events/rank_file.h"
 
 namespace tf_hvd {
 namespace {
@@ -105,20 +106,12 @@ int CreateIn(const std::string& dumps, const std::string& job, int rank,
   const std::string name = "rank." + std::to_string(rank);
   *path = folder + "/" + name;
   unlinkat(opened, name.c_str(), 0);  // of an earlier job
-  const int file =
-      openat(opened, name.c_str(),
-             O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-  const int error =
-      file < 0 ? errno : posix_fallocate(file, 0, kRecordingBytes);
-  if (error != 0) {
-    *why = *path + ": " + std::strerror(error);
-    if (file >= 0) {
-      unlinkat(opened, name.c_str(), 0);
-      close(file);
-    }
-  }
+  const int file = PutFile(
+      opened, name, 0600,
+      [](int made) { return posix_fallocate(made, 0, kRecordingBytes); }, why);
+  if (file < 0) *why = *path + ": " + *why;
   close(opened);
-  return error == 0 ? file : -1;
+  return file;
 }
 
 int CreateUnnamed(std::string* why) {

@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -32,8 +34,29 @@ constexpr auto kPatience = std::chrono::seconds(5);
 constexpr int64_t kClockNs = 2 * kSecond;
 constexpr char kThreadName[] = "tf_hvd timeline";
 
-int Open(const std::string& path) {
-  return open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+// -1 and why if it cannot be written to, or another timeline is: whoever writes
+// one holds its lock, until the process ends at the latest.
+int Open(const std::string& path, std::string* why) {
+  int before = -1;
+  struct stat about = {};
+  while (about.st_nlink == 0) {  // else another one has just replaced it
+    if (before >= 0) close(before);
+    before = open(path.c_str(),
+                  O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+    if (before < 0 || fstat(before, &about) != 0) break;
+    if (flock(before, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      close(before);
+      *why = "another job writes its timeline there; name another file";
+      return -1;
+    }
+  }
+  const auto lock = [](int file) {
+    flock(file, LOCK_EX | LOCK_NB);  // some file systems have no locks
+    return 0;
+  };
+  const int file = PutFile(AT_FDCWD, path, 0666, lock, why);
+  if (before >= 0) close(before);
+  return file;
 }
 
 }  // namespace
@@ -60,7 +83,7 @@ struct Timeline::Shared {
   void Build(bool last) REQUIRES(mutex);
   void End() REQUIRES(mutex);
   void Run();
-  int Write(std::string_view bytes, bool may_be_full);
+  std::string Write(std::string_view bytes, bool may_be_full);
 };
 
 Status Timeline::Start(const TimelineSettings& settings, TraceHead head,
@@ -78,10 +101,11 @@ Status Timeline::Start(const TimelineSettings& settings, TraceHead head,
   shared->path = RankFile(settings.path, head.rank);
   shared->full_bytes = settings.limit_bytes / 2;
   shared->clock = std::move(clock);
-  shared->file = Open(shared->path);
+  std::string why;
+  shared->file = Open(shared->path, &why);
   if (shared->file < 0) {
     return InvalidArgument("the timeline cannot be written to " + shared->path +
-                           ": " + std::strerror(errno));
+                           ": " + why);
   }
   // An earlier timeline's.
   unlink(BeforeSuffix(shared->path, ".before").c_str());
@@ -146,10 +170,10 @@ void Timeline::Shared::Run() {
       if (!last) Build(false);
       bytes = std::exchange(built, {});
     }
-    const int error = Write(bytes, !last);
-    if (error == 0) continue;
+    const std::string why = Write(bytes, !last);
+    if (why.empty()) continue;
     WriteLog(LogLevel::kWarning, who,
-             "the timeline ends: " + path + ": " + std::strerror(error));
+             "the timeline ends: " + path + ": " + why);
     const MutexLock lock(&mutex);
     End();
     last = true;
@@ -160,24 +184,24 @@ void Timeline::Shared::Run() {
   changed.notify_all();
 }
 
-int Timeline::Shared::Write(std::string_view bytes, bool may_be_full) {
-  if (file < 0) return 0;
+// Empty, or why it could not.
+std::string Timeline::Shared::Write(std::string_view bytes, bool may_be_full) {
+  if (file < 0) return "";
   const int error = WriteAll(file, bytes);
+  if (error != 0) return std::strerror(error);
   file_bytes += static_cast<int64_t>(bytes.size());
-  if (error != 0 || !may_be_full || full_bytes == 0 ||
-      file_bytes < full_bytes) {
-    return error;
-  }
+  if (!may_be_full || full_bytes == 0 || file_bytes < full_bytes) return "";
   close(file);
   std::rename(path.c_str(), BeforeSuffix(path, ".before").c_str());
-  file = Open(path);
+  std::string why;
+  file = Open(path, &why);
   file_bytes = 0;
-  if (file < 0) return errno;
+  if (file < 0) return why;
   const MutexLock lock(&mutex);
   std::string begin;
   builder->Begin(&begin);
   built.insert(0, begin);
-  return 0;
+  return "";
 }
 
 void Timeline::Stop() {

@@ -97,9 +97,12 @@ def start(tmp_path):
             [*command, *arguments],
             cwd=tmp_path,
             env=environ,
-            **{"stdin": subprocess.DEVNULL, **options},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            **{
+                "stdin": subprocess.DEVNULL,
+                "stdout": subprocess.PIPE,
+                "stderr": subprocess.PIPE,
+                **options,
+            },
             text=True,
             start_new_session=True,
         )

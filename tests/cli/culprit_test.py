@@ -1,8 +1,10 @@
 """Whom the closing paragraph of a failed job names, and why."""
 
+import os
 import pathlib
 import re
 import signal
+import subprocess
 import sys
 import time
 
@@ -11,6 +13,8 @@ import pytest
 
 from tf_hvd.core import contract
 from tf_hvd.launch.job import explain
+from tf_hvd.launch.job.asked import Job
+from tf_hvd.launch.job.command_line import by_way_of_rank
 from tf_hvd.launch.job.environment import MPI_RANK_VARIABLES
 from tf_hvd.launch.job.job_state import JobState
 from tf_hvd.launch.job.supervise import Ending
@@ -206,6 +210,35 @@ def test_a_rank_whose_keeper_is_killed_ends_and_is_named(
     assert told["what"] == "rank 1 was the first to end with an error (signal 9, Killed)"
 
 
+def test_segments_that_are_made_after_the_launchers_end_are_removed(tmp_path, wait_for):
+    """A rank was in MPI_Init when its daemon on another machine was killed."""
+    segment = f"/dev/shm/sm_segment.test.{os.getpid()}"
+    makes = f"""
+import mmap, os, pathlib, signal, time
+def make(*_):
+    with open({segment!r}, "w+b") as file:
+        file.truncate(4096)
+        held = mmap.mmap(file.fileno(), 4096)
+    while os.path.exists({segment!r}):
+        time.sleep(0.01)
+    pathlib.Path("gone").write_text("1\\n")
+    os._exit(0)
+signal.signal(signal.SIGTERM, make)
+pathlib.Path("here").write_text("1\\n")
+time.sleep(300)
+"""
+    job = Job(ranks=2, command=(sys.executable, "-c", makes))
+    rank = by_way_of_rank("openmpi", job, "none", "none")
+    waits = "import subprocess, sys; subprocess.run(sys.argv[1:])"
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", waits, *rank], cwd=tmp_path, start_new_session=True
+    )
+    wait_for([tmp_path / "here"])
+    launcher.kill()
+    launcher.wait()
+    wait_for([tmp_path / "gone"])
+
+
 @pytest.fixture
 def state(said):
     """Of a job whose ranks 0 and 1 run here."""
@@ -290,6 +323,20 @@ def test_a_traceback_that_a_rank_may_have_got_over_is_its_last_line(state, ends,
     told = found(state, screen=screen)
     assert told.what == f"rank 0 was the first to end with an error (exit code 3): {why}"
     assert ("t.py, line 3" in told.where) is not called
+
+
+@pytest.mark.parametrize("code", [1, -signal.SIGKILL])
+def test_what_python_adds_to_an_exception_is_told(state, ends, said, code):
+    """The rank tells its text alone; the traceback ended in "Did you mean"."""
+    error, added = "NameError: name 'imges' is not defined", ". Did you mean: 'images'?"
+    said(state, contract.CALLED)
+    ends(0, code, 10, f"t.py, line 3, in f\n{error}" if code > 0 else "")
+    screen = Screen(lambda text: None)
+    text = f'Traceback (most recent call last):\n  File "t.py", line 3, in f\n{error}{added}\n'
+    screen.add(0, text, 0.0)
+    screen.finish()
+    told = found(state, screen=screen).what
+    assert told.endswith(f": {error}{added}" if code > 0 else "(signal 9, Killed)")
 
 
 @pytest.mark.parametrize("raised", [True, False])

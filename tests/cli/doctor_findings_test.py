@@ -151,6 +151,12 @@ def test_a_machine_with_gpus_is_well():
         ),
         (changed(shared_free=None), "shared memory", "there is no /dev/shm", "tmpfs"),
         (
+            changed(no_folder="no folder: full; set it"),
+            "temporary files",
+            "no folder: full",
+            "set it",
+        ),
+        (
             changed(shared_free=(8 << 20) - 1),
             "shared memory",
             "7 MiB free in /dev/shm; 2 ranks need 8 MiB",

@@ -127,7 +127,7 @@ def test_a_rank_that_exits_with_an_error_comes_before_those_it_leaves(environ, c
     [
         ("ValueError: no images", "ValueError: no images"),
         ("KeyError: 'a'\nb", "KeyError: 'a'"),
-        ("SystemError", "SystemError: "),
+        ("SystemError", "SystemError"),
         (
             "InvalidArgumentError: Graph execution error:\n\nDetected at node g defined at (most "
             'recent call last):\n  File "t.py", line 5, in <module>\n\n  File "t.py", line 9, in f'
@@ -158,10 +158,30 @@ def test_a_rank_that_exits_with_an_error_comes_before_those_it_leaves(environ, c
             "GuardError: layer 'b' has synchronized=True",
         ),
         (
+            "ValueError: Exception encountered when calling Dense.call().\n\n\x1b[1mInput 0 is "
+            "incompatible\x1b[0m\n\nArguments received by Dense.call():\n  \u2022 x=tf.Tensor()",
+            "ValueError: Input 0 is incompatible",
+        ),
+        (
+            "ValueError: A KerasTensor is no input of a function. You are likely doing something "
+            "like:\n\n```\nx = Input(...)\ntf_fn(x)\n```\n\nWrap `tf_fn`:\n\n```\nclass A",
+            "ValueError: A KerasTensor is no input of a function.",
+        ),
+        ("ValueError: \n```\nx = 1\n```\nIt is 1.\n", "ValueError: It is 1."),
+        ("ValueError: Shapes differ:\n  (3,)\n  (4,)", "ValueError: Shapes differ: (3,)"),
+        (
+            "ValueError: The folder of the training data, /data, has no images at\n   all, in any "
+            "of its folders. Give another.\nor none",
+            "ValueError: The folder of the training data, /data, has no images at all, in any of "
+            "its folders. Give another.",
+        ),
+        (
             "UnknownError: {{function_node __wrapped__HorovodAllreduce_device_/job:localhost}} "
             "rank 1 left [Op:HorovodAllreduce] name: ",
             "UnknownError: rank 1 left",
         ),
+        ("BdbQuit: ", "BdbQuit"),
+        (error_text.of(KeyboardInterrupt()), "KeyboardInterrupt"),
     ],
 )
 def test_the_line_of_an_exception_that_says_what_happened(said, raised, line):

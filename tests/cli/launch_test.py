@@ -330,6 +330,10 @@ def test_signals_end_a_single_rank(start, program, tmp_path, wait_for):
             "cannot read the host file missing: No such file or directory",
         ),
         (
+            ["-np", "2", "--hostfile", "/dev/zero", "true"],
+            "cannot read the host file /dev/zero: it is a device, not a file",
+        ),
+        (
             ["-np", "2", "no-such-program"],
             "no program 'no-such-program' on the PATH; activate its environment or give its path",
         ),

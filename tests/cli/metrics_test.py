@@ -64,3 +64,17 @@ def test_a_file_that_cannot_be_written_is_a_warning(call, environ, program):
     )
     assert code == 0, errors
     assert "the metrics cannot be written to /no/such/m.prom: No such file or directory" in errors
+
+
+def test_a_planted_link_is_not_followed(call, environ, program, tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    for name in ("m.prom.new", "link.prom"):
+        (tmp_path / name).symlink_to(victim)
+    words = program("import tf_hvd as hvd\nhvd.init()\n")
+    for name in ("m.prom", "link.prom"):
+        code, _, errors = call("run", "-np", "1", "--metrics", name, *words, environ=environ)
+        assert code == 0, errors
+        assert ("it is a symbolic link, not a file" in errors) == (name == "link.prom")
+    assert victim.read_text() == "precious"
+    assert "tf_hvd_calls_total" in (tmp_path / "m.prom").read_text()

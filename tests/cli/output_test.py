@@ -1,20 +1,29 @@
 """What ranks print, on its way out: whole lines with their rank, and what a cell makes of them."""
 
+import errno
 import os
 import re
+import resource
 import signal
 import subprocess
+import sys
+import threading
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tf_hvd.core import contract
+from tf_hvd.launch.job import run
 from tf_hvd.launch.job.asked import Job
 from tf_hvd.launch.job.command_line import by_way_of_rank
 from tf_hvd.launch.job.job_output import Bar, Cell
+from tf_hvd.launch.job.supervise import Ending
+from tf_hvd.launch.machine.lines import Writer, is_closed, lost_text
 from tf_hvd.launch.machine.rank_output import Copy
 
+COMMAND = [sys.executable, "-m", "tf_hvd_command"]
 LINES = 3000
 
 
@@ -62,6 +71,27 @@ def test_a_restart_adds_to_what_the_starts_before_have_printed(session, tmp_path
         # Its output ends when all is copied.
         subprocess.run(command, env=environ, capture_output=True, check=True)
     assert (tmp_path / "rank.0" / "stdout").read_text() == "0\n1\n2\n"
+
+
+@pytest.mark.parametrize(
+    ("plant", "text"),
+    [
+        (lambda path, victim: path.symlink_to(victim), "is a symbolic link, not a file"),
+        (lambda path, victim: os.mkfifo(path), "is a pipe, not a file"),
+    ],
+)
+def test_a_planted_file_gets_no_output(session, tmp_path, plant, text):
+    session.serve()
+    victim, path = tmp_path / "victim", tmp_path / "rank.0" / "stdout"
+    victim.write_text("precious")
+    path.parent.mkdir()
+    plant(path, victim)
+    job = Job(ranks=1, command=("/bin/sh", "-c", "echo out"), output=str(tmp_path))
+    command = by_way_of_rank("", job, session.home.job, session.state.job)
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert f"tf_hvd run: --output-filename: {path} {text}" in done.stderr
+    assert victim.read_text() == "precious"
 
 
 @pytest.mark.parametrize(
@@ -178,6 +208,141 @@ def test_a_line_that_only_grows_is_no_bar():
         "[0] loading: done\n[1] loading: done\nthe launcher: schlecht f\N{REPLACEMENT CHARACTER}\n"
     )
     assert shown.bars == []
+
+
+FULL = "tf_hvd run: output was lost: standard output: No space left on device\n"
+
+
+@pytest.mark.wire
+def test_output_that_a_full_disk_has_not_taken_is_told(environ, start, program):
+    """The job ended with exit code 0, and nothing was said; a code of its own stays."""
+    for code in (0, 3):
+        ends = program(f"say('lost'); sys.exit({code} if rank == 1 else 0)")
+        with open("/dev/full", "w") as full:
+            job = start("run", "-np", "2", *ends, environ=environ, stdout=full)
+        errors = job.communicate(timeout=600)[1]
+        assert job.returncode == (code or 1), errors
+        assert errors.endswith(FULL)
+        assert (errors == FULL) is (code == 0)
+
+
+CLOSED = "tf_hvd run: the job ended because the reader of its output closed it, as head does\n"
+READERS = {
+    # Ranks that would print on and on, and ranks that end well, after the reader has gone.
+    "in the middle": "while True: say('x' * 1000)",
+    "at the end": "say('x'); sys.stdin.readline(); say('y')",
+}
+
+
+@pytest.mark.wire
+@pytest.mark.parametrize("when", READERS)
+def test_a_reader_that_has_seen_enough_ends_the_job(environ, start, program, when):
+    """`| head -1`: one of the ranks was said to be the first to fail."""
+    read_end, write_end = os.pipe()
+    words = ["run", "-np", "2", *program(READERS[when])]
+    job = start(*words, environ=environ, stdout=write_end, stdin=subprocess.PIPE)
+    os.close(write_end)
+    assert os.read(read_end, 1) == b"x"
+    os.close(read_end)
+    errors = job.communicate("go on\n", timeout=600)[1]
+    assert (job.returncode, errors) == (128 + signal.SIGPIPE, CLOSED)
+
+
+@pytest.mark.parametrize(
+    ("code", "by_us", "ended"),
+    [(0, False, True), (143, True, True), (1, False, False)],
+    ids=["well", "for this", "failed"],
+)
+def test_a_job_that_fails_by_itself_is_not_ended_by_the_reader(code, by_us, ended):
+    lost = {"standard output": errno.EPIPE}
+    terminal = SimpleNamespace(finish=lambda in_time: None, lost=lost)
+    watch, home = SimpleNamespace(terminal=terminal, closed=by_us), SimpleNamespace(lost={})
+    assert run._is_ended_by_reader(Ending(code), watch, home) is ended
+    assert home.lost == lost
+
+
+def test_a_single_rank_hears_that_its_reader_is_gone(start, program):
+    read_end, write_end = os.pipe()
+    words = ["run", "-np", "1", "--tag-output", *program(READERS["in the middle"])]
+    job = start(*words, stdout=write_end)
+    os.close(write_end)
+    os.read(read_end, 1)
+    os.close(read_end)
+    errors = job.communicate(timeout=600)[1]
+    assert (job.returncode, errors.splitlines(keepends=True)[-1]) == (141, CLOSED)
+
+
+LITTLE = 'mkdir logs && mount -t tmpfs -o size=64k tmpfs logs && exec "$@"'
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make namespaces")
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_files_that_a_full_disk_has_cut_are_named(call, program, tmp_path, ranks):
+    """They were cut without a word, and the exit code was 0."""
+    if subprocess.run(["unshare", "-m", "true"], check=False).returncode:
+        pytest.skip("no namespaces here")
+    words = ["run", "-np", str(ranks), "--output-filename", "logs", *program("say('x' * 100_000)")]
+    ended = subprocess.run(
+        ["unshare", "-m", "sh", "-c", LITTLE, "sh", *COMMAND, *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert (ended.returncode, ended.stdout) == (1, f"{'x' * 100_000}\n" * ranks), ended.stderr
+    named = [f"{tmp_path}/logs/rank.{rank}/stdout" for rank in range(ranks)]
+    lost = ended.stderr.removeprefix("tf_hvd run: output was lost: ").rstrip("\n").split("; ")
+    assert sorted(lost) == [f"{name}: No space left on device" for name in named]
+
+
+def test_many_lost_files_are_counted():
+    lost = {f"/logs/rank.{rank}/stdout": errno.ENOSPC for rank in range(9)}
+    assert lost_text(lost).count("No space left on device") == 4
+    assert lost_text(lost).endswith("; 5 more files")
+
+
+def test_a_rank_that_nobody_hears_tells_of_lost_files_itself(tmp_path):
+    """As on another machine, where there is no agent."""
+    show = (sys.executable, "-c", "print('x' * 100_000)")
+    job = Job(ranks=1, command=show, output=str(tmp_path))
+    ended = subprocess.run(
+        by_way_of_rank("", job, "nobody", "nobody"),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ended.stdout == f"{'x' * 100_000}\n"
+    file = tmp_path / "rank.0" / "stdout"
+    assert ended.stderr == f"tf_hvd run: output was lost: {file}: File too large\n"
+    assert file.stat().st_size == 1000
+
+
+def test_what_could_not_be_written_is_known_by_name():
+    written, (read_end, write_end) = Writer(), os.pipe()
+    with open("/dev/full", "wb", buffering=0) as full:
+        written.write(full.fileno(), b"x")
+    assert written.lost == {"/dev/full": errno.ENOSPC}
+    os.close(read_end)
+    written.write(write_end, b"x")
+    os.close(write_end)
+    assert not is_closed(written.lost)  # it is no standard file
+
+
+def test_a_file_that_others_do_not_wait_for_is_written_whole():
+    """Who shares the standard output may have set O_NONBLOCK: the rest was lost."""
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    writer, got = Writer(), []
+    thread = threading.Thread(target=lambda: writer.write(write_end, b"x" * 1_000_000))
+    thread.start()
+    while sum(map(len, got)) < 1_000_000:
+        got.append(os.read(read_end, 1 << 16))
+    thread.join()
+    assert writer.lost == {}
+    os.close(read_end)
+    os.close(write_end)
 
 
 EVENTS = st.lists(

@@ -1,8 +1,10 @@
 """`tf_hvd.run(func)` and `horovod.run(func)`: a function on several ranks."""
 
+import atexit
 import inspect
 import os
 import pathlib
+import pickle
 import re
 import signal
 import stat
@@ -15,6 +17,7 @@ import pytest
 
 from tf_hvd.horovod import runner as horovod_runner
 from tf_hvd.launch.job import run_function
+from tf_hvd.launch.machine import task
 from tf_hvd.launch.machine.proc import is_alive
 
 WAIT = 600
@@ -197,6 +200,89 @@ def test_what_cannot_be_sent_or_brought_back():
         run_function.run(print, 10)
     with pytest.raises(TypeError, match="calls a function, and 'x' is not callable"):
         run_function.run("x")
+    with pytest.raises(ValueError, match=r"cannot make a folder in /no/such: No such file .*pass"):
+        run_function.run(print, directory="/no/such")
+
+
+class _Touches:
+    """As a pickle it makes a file where it is loaded."""
+
+    def __init__(self, path):
+        self._path = path
+
+    def __reduce__(self):
+        return os.mknod, (str(self._path),)
+
+
+WHOLE = pickle.dumps(task.NOTHING)
+DAMAGED = {
+    "empty": (b"", "Ran out of input"),
+    "cut": (WHOLE[:-5], "pickle data was truncated|Ran out of input"),
+    "no pickle": (b"loss 0.5\n", "could not|invalid load key|unpickling|expected"),
+    "another object": (pickle.dumps(["loss", 0.5]), "it is not what a rank leaves"),
+    "of a module that is not here": (b"cno_such_module\nName\n.", "No module named 'no_such_modul"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_damaged_result_is_an_error_that_names_the_rank(tmp_path, damage):
+    """A list was "AttributeError: 'list' object has no attribute 'get'"."""
+    data, why = DAMAGED[damage]
+    (tmp_path / "result.0").write_bytes(WHOLE)
+    (tmp_path / "result.1").write_bytes(data)
+    for other in ("result.txt", "result.2.new", "failed.1"):
+        (tmp_path / other).write_bytes(b"not looked at")
+    with pytest.raises(run_function.RankError, match=f"the result of rank 1 .*: .*({why})") as told:
+        run_function._results(tmp_path, 2, 0, elastic=False)
+    assert told.value.rank == 1
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink(__file__, path)])
+def test_a_result_that_is_no_file_holds_nothing_up(tmp_path, make):
+    make(tmp_path / "result.0")
+    with pytest.raises(run_function.RankError, match="the result of rank 0 cannot be unpickled"):
+        run_function._results(tmp_path, 1, 0, elastic=False)
+
+
+def test_what_its_rank_has_damaged_is_told():
+    def damage():
+        atexit.register(os.truncate, os.path.join(sys.argv[1], "result.0"), 9)
+
+    with pytest.raises(run_function.RankError, match="the result of rank 0 cannot be unpickled"):
+        run_function.run(damage)
+
+
+@pytest.mark.parametrize("whose", ["another user's", "open to all"])
+def test_nothing_of_others_is_unpickled(tmp_path, whose):
+    """Where others can write beside the folder, as in a group's, they can put theirs there."""
+    if whose == "another user's" and os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    folder, made = tmp_path / "tf_hvd-run-x", tmp_path / "made"
+    folder.mkdir()
+    for name in (task.CALL, f"{task.RESULT}0"):
+        (folder / name).write_bytes(pickle.dumps(_Touches(made)))
+    if whose == "another user's":
+        os.chown(folder, 65534, 65534)
+    else:
+        folder.chmod(0o777)
+    refused = f"{folder} is another user's, or others can write to it"
+    with pytest.raises(run_function.RankError, match=f"the results are lost: {refused}"):
+        run_function._results(folder, 1, 0, elastic=False)
+    rank = [sys.executable, task.__file__, str(folder)]
+    done = subprocess.run(rank, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == f"tf_hvd.run: {refused}; pass another directory=\n"
+    assert not made.exists()
+
+
+def test_a_folder_that_no_host_shares_is_told_in_a_line(tmp_path):
+    """The rank then failed to leave that there, which was two tracebacks."""
+    rank = [sys.executable, task.__file__, str(tmp_path / "none")]
+    done = subprocess.run(rank, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert re.fullmatch(
+        r"tf_hvd\.run: \S+ does not see .*/none; pass directory=, .*\n", done.stderr
+    )
 
 
 def test_the_folder_is_private_and_goes(tmp_path):

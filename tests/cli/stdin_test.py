@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tf_hvd.launch.job import interpreter
+
 READ = "say(rank, len(sys.stdin.buffer.read()))"
 LONG = 10_000_000
 
@@ -92,6 +94,43 @@ def test_a_terminal_goes_to_rank_0(environ, program):
     lines = {line.strip() for line in output.decode().splitlines()}
     assert lines >= {"0 read ab", "0 read cd", "0 end", "1 end"}
     assert not {"1 read ab", "1 read cd"} & lines
+
+
+@pytest.mark.parametrize(
+    ("words", "reads"),
+    [
+        ("", True),
+        ("-", True),
+        ("-u - --lr 1", True),
+        ("-X dev -W ignore", True),
+        ("train.py -", False),
+        ("-u -m train", False),
+        ("-c pass", False),
+        ("--version", False),
+    ],
+)
+def test_which_python_reads_its_program_from_the_standard_input(words, reads):
+    assert interpreter.reads_program(["python", *words.split()]) is reads
+
+
+def test_a_program_that_only_rank_0_would_have_is_refused(start, program, tmp_path):
+    """`python - < train.py`: the other ranks ran an empty program, and the job ended with 0."""
+    words = program("say('ran', rank)")
+    ran = {}
+    for ranks, command in (("2", [words[0], "-"]), ("1", [words[0], "-"]), ("2", words)):
+        with open(words[1]) as file:
+            job = start("run", "-np", ranks, *command, stdin=file)
+        output, errors = job.communicate(timeout=600)
+        ran[ranks, command[1]] = sorted(output.splitlines()), errors
+    assert ran == {
+        ("2", "-"): (
+            [],
+            f"tf_hvd run: {words[0]!r} would read its program from the standard input, which only "
+            "rank 0 has; save the program to a file and name that file\n",
+        ),
+        ("1", "-"): (["ran None"], ""),
+        ("2", words[1]): (["ran 0", "ran 1"], ""),
+    }
 
 
 def test_one_rank_reads_it_itself(start, program, tmp_path):

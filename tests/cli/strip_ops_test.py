@@ -104,6 +104,45 @@ def test_nothing_to_strip(run, tmp_path):
     assert (tmp_path / "out.pb").read_bytes() == empty.read_bytes()
 
 
+@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+def test_files_of_keras_need_nothing(run, refused, tmp_path, suffix):
+    """`tf_hvd strip-ops model.keras` was refused twice: without --input, and as no graph."""
+    import keras
+
+    path, out = tmp_path / f"model{suffix}", tmp_path / "copy.txt"
+    keras.Sequential([keras.Input([2]), keras.layers.Dense(1)]).save(path)
+    for arguments in ((path,), ("--check", path), ("--input", path)):
+        assert run(*arguments) == (
+            0,
+            f"no ops of tf_hvd in {path}: it loads without tf_hvd; "
+            "Keras' own formats hold no graph\n",
+            "",
+        )
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+    assert run(path, "--output", out)[0] == 0
+    assert out.read_bytes() == path.read_bytes()
+    assert "there is nothing to strip" in refused(path, "--outputs", "y")
+
+
+def test_without_an_output_it_writes_beside_the_input(run, refused, graph_file, tmp_path):
+    out = tmp_path / "graph-stripped.pb"
+    assert run(graph_file)[1].startswith(
+        f"stripped 1 HorovodAllreduce, 1 HorovodBroadcast: {graph_file} -> {out}; "
+    )
+    assert kinds(out) == ["Placeholder", "Identity", "Square", "Identity"]
+    assert refused(graph_file) == f"{out} exists; remove it or choose another path"
+    # Of what loads as it is there is no second copy.
+    assert run(out) == run("--check", out)
+    assert sorted(each.name for each in tmp_path.iterdir()) == [out.name, graph_file.name]
+    folder = tmp_path / "model.v1"
+    folder.mkdir()
+    model = saved_model_pb2.SavedModel(saved_model_schema_version=1)
+    model.meta_graphs.add().graph_def.CopyFrom(graph())
+    (folder / "saved_model.pb").write_bytes(model.SerializeToString())
+    assert run(f"{folder}/")[0] == 0
+    assert (tmp_path / "model.v1-stripped" / "saved_model.pb").exists()
+
+
 def test_text_forms(run, graph_file, tmp_path):
     text = tmp_path / "graph.pbtxt"
     tf.io.write_graph(graph(), str(tmp_path), "graph.pbtxt")
@@ -213,7 +252,8 @@ def test_names_that_are_wrong(refused, graph_file, tmp_path):
     part = tmp_path / "saved_model.pb"
     part.write_bytes(b"x")
     assert "name the folder that it is in" in refused("--input", part, "--output", out)
-    assert "pass --output PATH to write, or --check" in refused("--input", graph_file)
+    assert "name one graph or model: tf_hvd strip-ops PATH" in refused("--output", out)
+    assert "name one graph or model" in refused(graph_file, "--input", graph_file)
     assert "one of them" in refused("--check", "--input", graph_file, "--output", out)
 
 

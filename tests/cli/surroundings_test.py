@@ -1,6 +1,8 @@
 """Jobs where something that all machines have is closed, full, little, or asked too much of."""
 
 import os
+import pwd
+import re
 import resource
 import signal
 import subprocess
@@ -9,7 +11,7 @@ import sys
 import pytest
 
 from tf_hvd.core import contract
-from tf_hvd.launch.job import explain, job_watch, shared_memory
+from tf_hvd.launch.job import explain, job_watch, launchers, shared_memory
 from tf_hvd.launch.job.job_state import JobState
 from tf_hvd.launch.job.session import Home, Session
 from tf_hvd.launch.job.supervise import Ending
@@ -52,11 +54,129 @@ def test_a_temporary_folder_without_room(start):
     assert "PMIX" not in errors
 
 
+# Python may lie in root's home, which nobody else can search.
+AS_NOBODY = [
+    *("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--securebits"),
+    *("+no_setuid_fixup", "--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search"),
+]
+
+
+@pytest.mark.parametrize("kind", ["missing", "file", "closed"])
+def test_a_temporary_folder_that_cannot_be_used(tmp_path, kind):
+    """It was passed over, without a word, and /tmp taken."""
+    folder = tmp_path / kind
+    line, why = [*COMMAND, "run", "-np", "2", "true"], "No such file or directory"
+    if kind == "file":
+        folder.touch()
+        why = "Not a directory"
+    if kind == "closed":
+        folder.mkdir(0)
+        why = "Permission denied"
+        line = [*AS_NOBODY, *line] if os.geteuid() == 0 else line
+    environ = {**os.environ, "TMPDIR": str(folder)}
+    ended = subprocess.run(line, env=environ, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    cure = "set TMPDIR to a folder that you can write to"
+    assert ended.stderr == f"tf_hvd run: no folder can be made in TMPDIR={folder}: {why}; {cure}\n"
+
+
 def test_more_ranks_than_processes_can_be(call):
     """Nothing was said for two minutes."""
     code, output, errors = call("run", "-np", "100000000", "true")
     assert (code, output) == (2, "")
     assert "100000000 ranks on this machine need at least 200000000 processes, but it " in errors
+
+
+@pytest.mark.wire
+def test_a_low_limit_of_open_files(environ, start):
+    """PMIx alone spoke, or a traceback of ours ended the command."""
+
+    def few():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
+
+    job = start("run", "-np", "2", "true", environ=environ, preexec_fn=few)
+    errors = job.communicate(timeout=600)[1]
+    assert (job.returncode, errors) == (
+        2,
+        "tf_hvd run: 2 ranks on this machine need an MPI launcher that may open 32 files, but the "
+        "limit is 16; raise it: ulimit -n 32\n",
+    )
+    enough = start(
+        *("run", "-np", "2", "true"),
+        environ=environ,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32)),
+    )
+    assert enough.communicate(timeout=600) == ("", "")
+    assert enough.returncode == 0
+
+
+def test_a_rank_that_has_too_many_open_files(said):
+    state = JobState()
+    said(state, contract.RUNS, 1)
+    said(state, contract.ENDED, 1, code=1)
+    said(state, contract.RAISED, 1, load="OSError: [Errno 24] Too many open files: 'x'")
+    told = explain.explain(Ending(1), state, Screen(print), 2)
+    assert told.cure.startswith(f"a process may open {proc.most_files()} files here: raise that")
+
+
+def test_a_folder_that_was_removed(tmp_path):
+    """Each launcher ended in words of its own, with exit code 230 or 0; one rank needs none."""
+    ran = {}
+    for ranks in ("2", "1"):
+        removed = 'mkdir gone && cd gone && rmdir ../gone && exec "$@"'
+        command = ["sh", "-c", removed, "sh", *COMMAND, "run", "-np", ranks, "echo", "ran"]
+        ended = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600
+        )
+        ran[ranks] = ended.returncode, ended.stdout, ended.stderr
+    told = f"the current folder, {tmp_path}/gone, was removed; change to one that exists (cd)"
+    assert ran == {"2": (2, "", f"tf_hvd run: {told}\n"), "1": (0, "ran\n", "")}
+
+
+def has_namespaces():
+    ended = os.geteuid() or subprocess.run(["unshare", "-m", "-n", "true"], check=False).returncode
+    return not ended
+
+
+@pytest.mark.wire
+def test_a_network_without_loopback(environ, family):
+    """Open MPI spoke of tool connections, or waited; MPICH does without."""
+    if not has_namespaces():
+        pytest.skip("only root may make namespaces")
+    ended = subprocess.run(
+        ["unshare", "-n", *COMMAND, "run", "-np", "2", "echo", "ran"],
+        env=environ, capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+    told = "tf_hvd run: the loopback interface of this machine is down, and Open MPI needs it; "
+    cure = "bring it up: ip link set lo up\n"
+    expected = {"openmpi": (2, "", told + cure), "mpich": (0, "ran\nran\n", "")}
+    assert (ended.returncode, ended.stdout, ended.stderr) == expected[family]
+
+
+BARE = """
+import ctypes
+mpi = ctypes.CDLL(os.environ["TF_HVD_MPI_LIBRARY"], mode=ctypes.RTLD_GLOBAL)
+mpi.MPI_Init(None, None)
+say(os.environ.get("HOME"))
+mpi.MPI_Finalize()
+"""
+
+
+@pytest.mark.wire
+def test_an_environment_without_home(environ, family, call, program):
+    """As cron's: "no MPI was found". Ranks of Open MPI do not start without it either."""
+    kept = ("PATH", "TF_HVD_MPI_LIBRARY", "PYTHONPATH")
+    bare = {name: environ[name] for name in kept if name in environ}
+    code, output, errors = call("run", "-np", "2", *program(BARE), environ=bare)
+    assert (code, errors) == (0, "")
+    home = {"openmpi": pwd.getpwuid(os.geteuid()).pw_dir, "mpich": None}[family]
+    assert output == f"{home}\n" * 2
+
+
+def test_the_home_of_a_user_that_is_not_known(monkeypatch):
+    """Of a container that is run as any number."""
+    monkeypatch.setattr(os, "geteuid", lambda: 4_000_000)
+    assert launchers.user_home() == "/"
 
 
 def test_the_limits_on_processes(monkeypatch, tmp_path):
@@ -240,11 +360,10 @@ def test_who_is_alone_has_joined_as_far_as_it_can(said):
 LITTLE = "mount -t tmpfs -o size=9m tmpfs /dev/shm && ip link set lo up && exec "
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make namespaces")
 def test_open_mpi_with_little_shared_memory_and_no_network(environ, program, family):
     """It said "BTLs attempted: self", and nothing of /dev/shm; MPICH needs more than there is."""
-    if subprocess.run(["unshare", "-m", "-n", "true"], check=False).returncode:
-        pytest.skip("no namespaces here")
+    if not has_namespaces():
+        pytest.skip("only root may make namespaces")
     join = program("import tf_hvd as hvd; hvd.init(); say('joined', hvd.size())")
     line = ["unshare", "-m", "-n", "sh", "-c", LITTLE + '"$@"', "sh", *COMMAND, "run", "-np", "3"]
     ended = subprocess.run(
@@ -254,3 +373,79 @@ def test_open_mpi_with_little_shared_memory_and_no_network(environ, program, fam
     assert "BTLs attempted" not in ended.stderr
     assert "/dev/shm ha" in ended.stderr
     assert "--shm-size" in ended.stderr
+
+
+# As nobody, to whom /proc shows no process of others: a rank is killed, and a job interrupted.
+HIDDEN = r"""
+import os, pathlib, signal, subprocess, sys, time
+
+assert not os.path.exists("/proc/1"), "nothing is hidden"
+folder, joins, waits = pathlib.Path(sys.argv[1]), *sys.argv[2:]
+command = [sys.executable, "-m", "tf_hvd_command"]
+
+def start(program):
+    job = [*command, "run", "-np", "2", sys.executable, "-c", program]
+    process = subprocess.Popen(job, cwd=folder, stderr=subprocess.PIPE, text=True)
+    files = [folder / f"pid{rank}" for rank in (0, 1)]
+    while process.poll() is None and not all(file.exists() for file in files):
+        time.sleep(0.05)
+    pids = [int(file.read_text()) for file in files if file.exists()]
+    [file.unlink() for file in files if file.exists()]
+    return process, pids
+
+process, pids = start(joins)
+dump = subprocess.run([*command, "dump", str(process.pid), "--to", str(folder)],
+                      capture_output=True, text=True)
+print("dump:", dump.returncode, dump.stderr)
+os.kill(pids[1], signal.SIGKILL)
+print(process.communicate()[1], process.returncode)
+process, pids = start(waits)
+process.send_signal(signal.SIGINT)
+print(process.communicate()[1], process.returncode)
+print("saved:", sorted(each.name for each in folder.glob("saved*")))
+there = {int(each) for each in os.listdir("/proc") if each.isdigit()}
+print("left:", there - {os.getpid()})
+"""
+HELD = (
+    "import os, sys, time\n"
+    "told = [os.environ.get(n) for n in ('OMPI_COMM_WORLD_RANK', 'PMI_RANK')]\n"
+    "rank = next(int(t) for t in told if t is not None)\n"
+    "{first}\n"
+    "open(f'new{{rank}}', 'w').write(str(os.getpid())); os.rename(f'new{{rank}}', f'pid{{rank}}')\n"
+    "try:\n"
+    "    time.sleep(300)\n"
+    "except KeyboardInterrupt:\n"
+    "    open(f'saved{{rank}}', 'w').close()\n"
+)
+UNSEEN = "mount -t proc -o hidepid=2 proc /proc || exit 42; "
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make namespaces")
+def test_a_user_who_sees_only_own_processes(environ, tmp_path):
+    if subprocess.run(["unshare", "-m", "-p", "-f", "true"], check=False).returncode:
+        pytest.skip("no namespaces here")
+    own = tmp_path / "own"
+    own.mkdir()
+    own.chmod(0o777)
+    first = "import tf_hvd as hvd; hvd.init(); hvd.allreduce(1.0, name='met')"
+    inside = [*AS_NOBODY, sys.executable, "-c", HIDDEN, str(own)]
+    inside += [HELD.format(first=first), HELD.format(first="")]
+    # A shell of root's is the first process, and stays.
+    line = ["unshare", "-m", "-p", "-f", "--kill-child", "sh", "-c", UNSEEN + '"$@"; exit', "sh"]
+    ended = subprocess.run(
+        [*line, *inside],
+        env={**environ, "HOME": str(own), "TMPDIR": str(own)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    if ended.returncode == 42:
+        pytest.skip("no other /proc can be mounted here")
+    told = ended.stdout
+    assert ended.returncode == 0, told + ended.stderr
+    assert re.search(r"dump: 0 2 of 2 ranks of job tf_hvd-\w+: tf_hvd doctor ", told)
+    assert "rank 1 was the first to end with an error (signal 9, Killed)" in told
+    assert "its last call, number 2, was allreduce 'met'" in " ".join(told.split())
+    assert "the job was ended by SIGINT; all ranks ended by themselves\n 130\n" in told
+    assert "saved: ['saved0', 'saved1']\nleft: set()\n" in told

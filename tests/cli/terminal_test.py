@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tf_hvd.launch.job.job_output import Bar, Cell
 from tf_hvd.launch.job.terminal import Screen, Terminal
-from tf_hvd.launch.machine import rank_output
+from tf_hvd.launch.machine.lines import Writer
 from tf_hvd.launch.machine.rank_output import Copy
 
 TRACEBACK = """Traceback (most recent call last):
@@ -87,7 +87,7 @@ def test_an_equal_traceback_of_others_is_told_once():
         shown.screen.end(rank, rank)
     text = shown.all()
     assert text.count("UnknownError") == 1
-    assert text.endswith("[0, 3] the same traceback as rank 2's\n")
+    assert text.endswith("[ranks 0, 3] the same traceback as rank 2's\n")
     assert shown.screen.first_error == (2, "UnknownError: rank 1 (a) left")
     assert shown.screen.last_words[1].text == "ValueError: no images"
     # Readers were sent to lines of rank 3 that are not there.
@@ -236,6 +236,154 @@ def test_a_program_that_goes_on_shows_its_traceback_soon():
     assert shown.text.count("UnknownError") == 2
 
 
+def started(number, rank):
+    """A line of TensorFlow's at a rank's start."""
+    return (
+        f"I0000 00:00:17960306{rank}9.869344    499{rank} port.cc:{number}] on\n",
+        f"2026-11-30 09:27:3{rank}.123456: I tensorflow/core/guard.cc:{number}] is optimized\n",
+        "To enable the following instructions: AVX2, in other operations, rebuild TensorFlow.\n",
+        "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n",
+    )[number % 4]
+
+
+START = [started(number, 0) for number in range(4)]
+
+
+def test_what_tensorflow_prints_at_each_start_is_shown_once():
+    """It printed four lines for each rank, whatever is set. Rank 3 is on another machine."""
+    shown = Shown(ranks=4)
+    for number in range(4):
+        for rank in (2, 0, 3, 1):
+            line, at = started(number, rank), number + rank / 10
+            shown.add(*((None, f"[1,3]<stderr>: {line}") if rank == 3 else (rank, line)), at)
+    stamped = [started(number, 2) for number in range(4)]
+    assert shown.text == "".join(f"[ranks 0-3] {line}" for line in stamped)
+    assert not shown.screen.tick(3.4), "nothing is remembered of what all have printed"
+    assert shown.all() == shown.text
+    assert shown.screen.last_words == {}
+
+
+def test_a_log_line_waits_five_seconds_for_those_of_others():
+    shown = Shown(ranks=3)
+    shown.add(0, START[0])
+    shown.add(2, started(0, 2), 4.0)
+    assert shown.screen.tick(4.9)
+    assert shown.text == ""
+    shown.screen.tick(5.0)
+    assert shown.text == f"[ranks 0, 2] {START[0]}"
+    shown.add(1, started(0, 1), 5.1)  # not within 5 s of the first
+    assert shown.all() == f"[ranks 0, 2] {START[0]}[1] {started(0, 1)}"
+    assert not shown.screen.tick(5.2)
+
+
+def test_a_line_of_the_program_does_not_wait():
+    """It comes at once, behind the log lines of its rank; what others repeat then is told."""
+    shown = Shown(ranks=3)
+    shown.add(0, START[0] + START[1] + "loading\n")
+    assert shown.text == f"{START[0]}{START[1]}loading\n"
+    for rank in (1, 2):
+        shown.add(rank, started(0, rank) + started(1, rank), 0.2)
+    assert shown.screen.tick(1.1)
+    assert "same" not in shown.text
+    shown.screen.tick(1.3)
+    told = "the same 2 lines as rank 0's\n"
+    assert shown.text.endswith(f"loading\n[ranks 1-2] {told}")
+    shown.add(0, "done\n", 1.4)
+    assert shown.all().endswith(f"{told}[0] done\n")
+
+
+@pytest.mark.parametrize("said", ["Name? ", "10%\r", TRACEBACK % 0], ids=["prompt", "bar", "raise"])
+def test_whatever_else_a_rank_shows_comes_behind_its_log_lines(said):
+    shown = Shown(ranks=2)
+    shown.add(0, START[0] + said)
+    shown.screen.tick(0.5)
+    assert shown.text.startswith(START[0] + said)
+    shown.add(1, started(0, 1) + (TRACEBACK % 1), 0.6)
+    text = shown.all()
+    assert text.count("port.cc") == 1
+    assert "[1] the same line as rank 0's\n" in text
+
+
+def test_log_lines_that_differ_keep_no_others_apart():
+    """As those of two GPUs, and addresses."""
+    shown = Shown(ranks=2)
+    for rank in (0, 1):
+        device = f"I0000 00:00:1.5 1 gpu.cc:9] GPU:{rank} has 139000 MB\n"
+        service = f"I0000 00:00:1.5 1 xla.cc:7] service 0x7f{rank} is there\n"
+        node = "\t [[{{node IteratorGetNext}}]]\n"  # the second line of a message
+        shown.add(rank, device + service + started(1, rank) + node, rank)
+    text = shown.all()
+    assert text.count("has 139000 MB") == 2
+    assert text.count("[ranks 0-1] ") == 3
+
+
+def test_one_rank_shows_its_log_lines_at_once():
+    shown = Shown(ranks=1)
+    shown.add(0, START[0])
+    assert shown.text == START[0]
+
+
+def test_many_log_lines_are_not_remembered():
+    shown = Shown(ranks=2)
+    for number in range(1000):
+        shown.add(0, f"W0000 00:00:1.5 1 a.cc:1] retry {number}\n")
+    assert shown.text.count("retry") > 800
+    assert shown.all().count("retry") == 1000
+
+
+def test_log_lines_in_a_cell():
+    texts = []
+    cell = Cell(texts.append, Bar(lambda _: texts.append), ranks=2)
+    for rank in (0, 1):
+        lines = "".join(f"[1,{rank}]<stderr>: {started(number, rank)}" for number in range(4))
+        cell.take(f"{lines}[1,{rank}]<stderr>: trained\n".encode())
+    cell.take(b"")
+    started_0 = "".join(f"[0] {line}" for line in START)
+    assert "".join(texts) == (
+        f"{started_0}[0] trained\n[1] the same 4 lines as rank 0's\n[1] trained\n"
+    )
+
+
+SPEECH = st.lists(
+    st.tuples(st.integers(0, 2), st.sampled_from("abc.."), st.floats(0, 3)), max_size=40
+)
+
+
+def said_by_each(text):
+    """The kinds of a screen's lines, by rank; None for one that is only counted."""
+    told = {rank: [] for rank in range(3)}
+    for line in text.splitlines():
+        who, text = re.fullmatch(r"\[(?:ranks )?([\d, -]+)\] (.*)", line).groups()
+        same = re.fullmatch(r"the same (?:(\d+) lines|line) as rank \d's", text)
+        kinds = [None] * int(same[1] or 1) if same else [text.rpartition(" ")[2]]
+        for part in who.split(", "):
+            first, _, last = part.partition("-")
+            for rank in range(int(first), int(last or first) + 1):
+                told[rank] += kinds
+    return told
+
+
+@given(SPEECH, st.sampled_from([0, 2, 3]))
+def test_no_log_line_is_lost_or_told_twice(events, ranks):
+    """Each rank's lines are there in its order, by themselves or in the number of those told of."""
+    shown, now, said = Shown(ranks=ranks), 0.0, {rank: [] for rank in range(3)}
+    for rank in range(3):
+        shown.add(rank, "begins\n")
+    for number, (rank, kind, passed) in enumerate(events):
+        now += passed
+        shown.screen.tick(now)
+        line = str(number) if kind == "." else f"I0000 00:00:{number}.5 {rank} a.cc:1] {kind}"
+        shown.add(rank, f"{line}\n", now)
+        said[rank].append(line.rpartition(" ")[2])
+    marked = "".join(shown.all().splitlines(keepends=True)[3:])
+    told = said_by_each(marked)
+    for rank in range(3):
+        assert len(told[rank]) == len(said[rank])
+        for have, want in zip(told[rank], said[rank], strict=True):
+            assert have == want or (have is None and want in "abc")
+    assert not shown.screen.tick(now)
+
+
 PRRTE = """--------------------------------------------------------------------------
 prterun noticed that process rank 1 with PID 7 on node a exited on
 signal 9 (Killed).
@@ -285,7 +433,7 @@ USERS = {
 def test_of_a_line_that_does_not_end_little_is_kept_back(user, monkeypatch):
     """All of it was, and all was looked at again with each piece: 20 MB took minutes."""
     given, handed, shown = 0, 0, []
-    monkeypatch.setattr(rank_output, "write_all", lambda _, data: shown.append(data) or True)
+    monkeypatch.setattr(Writer, "write", lambda _, to, data: shown.append(data))
     take = USERS[user](shown.append)
     shown.clear()
     for size in [100] * 5000 + [1 << 16] * 500:
@@ -331,7 +479,7 @@ def test_all_that_was_written_is_there_at_the_end(capfd, monkeypatch):
     # The banner comes in two pieces.
     monkeypatch.setattr("tf_hvd.launch.job.terminal.UNFINISHED", 60.0)
     terminal = Terminal()
-    launcher, output = terminal.errors(None), terminal.output()
+    launcher, output = terminal.errors(None), terminal.output("mpich")
     terminal.serve()
     ranks = [terminal.errors(number) for number in range(3)]
 
@@ -363,3 +511,35 @@ def test_all_that_was_written_is_there_at_the_end(capfd, monkeypatch):
     assert "its own words" in lines
     for each in (launcher, output, *ranks):
         os.close(each)
+
+
+def test_a_slow_reader_of_the_output_holds_up_no_errors_and_loses_nothing(capfd, monkeypatch):
+    """What it had not read 5 s after the launcher's end was lost, and errors waited for it."""
+    reads, got, whole = threading.Event(), [], Writer.write
+
+    def write(writer, to, data):
+        if to == 1:
+            reads.wait()
+            got.append(data)
+        else:
+            whole(writer, to, data)
+
+    monkeypatch.setattr(Writer, "write", write)
+    monkeypatch.setattr("tf_hvd.launch.job.terminal._LAST_WORDS", 0.0)
+    terminal = Terminal()
+    output, errors = terminal.output("openmpi"), terminal.errors(0)
+    terminal.serve()
+    os.write(output, b"x")
+    os.write(errors, b"wrong\n")
+    os.close(output)
+    os.close(errors)
+    said = ""
+    while "wrong" not in said:
+        said += capfd.readouterr().err
+    ended = threading.Thread(target=terminal.finish)
+    ended.start()
+    ended.join(0.5)
+    assert ended.is_alive()
+    reads.set()
+    ended.join()
+    assert b"".join(got) == b"x"

@@ -1,13 +1,15 @@
 """Which files `tf_hvd timeline` reads, and which it does not take together."""
 
 import json
+import os
 import signal
 import sys
 
 import pytest
 
-from tf_hvd.launch.commands import timeline
+from tf_hvd.launch.commands import main, timeline
 from tf_hvd.launch.errors import UsageError
+from tf_hvd.observe import step_report
 
 
 def write(path, rank, size=2, calls=range(1, 7), start=0, process=0):
@@ -99,6 +101,142 @@ def test_one_file_of_two_starts_is_refused(folder):
         timeline.read_all(["all.json"])
 
 
+@pytest.fixture
+def says(capsys):
+    """Runs `tf_hvd timeline` in this process: its exit code, and what it printed."""
+
+    def run(*words):
+        capsys.readouterr()
+        try:
+            code = main.main(["timeline", *words])
+        except SystemExit as error:
+            code = error.code
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def refusal(says, *words):
+    """The one line that a refusal ends with."""
+    code, output, errors = says(*words)
+    assert (code, output) == (2, "")
+    return errors.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (os.mkfifo, "a.rank-1.json is a pipe, not a file"),
+        (os.mkdir, "a.rank-1.json is a folder, not a file"),
+        (lambda path: os.symlink("/dev/zero", path), "a.rank-1.json is a device, not a file"),
+        (lambda path: sparse(path, 30 << 30), "a.rank-1.json is 32.2 GB; at most 4 GB are read"),
+        (lambda path: sparse(path, 3 << 30), "a.rank-1.json is not a timeline that tf_hvd has"),
+        (lambda path: path.write_text(""), "a.rank-1.json is empty"),
+        (lambda path: path.write_text("no\n" * 20_000), "a.rank-1.json is not a timeline"),
+        (lambda path: path.write_text("[" * 60_000), "a.rank-1.json is not a timeline"),
+    ],
+)
+def test_timeline_files(folder, says, make, text):
+    """A pipe hung the command, and a device or a hole took all memory."""
+    write(folder / "a.json", 0)
+    make(folder / "a.rank-1.json")
+    assert text in refusal(says, "a.json")
+
+
+def sparse(path, size):
+    path.touch()
+    os.truncate(path, size)
+
+
+def test_what_memory_does_not_hold_is_refused(folder, says, monkeypatch):
+    def report(traces):
+        raise MemoryError
+
+    write(folder / "a.json", 0)
+    monkeypatch.setattr(step_report, "report", report)
+    assert "there is not enough memory for the timelines" in refusal(says, "a.json")
+
+
+def test_what_is_whole_of_a_file_counts(folder, says):
+    """Deep JSON, a line cut in two, numbers that are none; then a hole, which is not read."""
+    for rank, name in enumerate(["a.json", "a.rank-1.json"]):
+        write(folder / name, rank)
+    head, *calls = (folder / "a.json").read_text().splitlines(keepends=True)
+    wrong = [
+        "[" * 60_000 + "\n",
+        calls[3][:40] + "\n",
+        calls[3].replace('"order": ', '"order": 9e'),
+        calls[3].replace('"ts": ', '"ts": -'),
+        calls[3].replace('"pid": 0', '"pid": [0]'),
+    ]
+    (folder / "a.json").write_text("".join([head, *calls[:4], *wrong, *calls[4:]]))
+    os.truncate(folder / "a.json", 3 << 30)
+    code, output, _ = says("a.json")
+    assert code == 0
+    assert output.startswith("5 steps of 2 ranks")
+    assert "a.json has 5 lines that cannot be read." in output
+    assert "a.json ends in the middle of a line" in output
+
+
+def test_a_file_that_was_cut_says_so(folder, says):
+    """It said that rank 0 took no part."""
+    for rank, name in enumerate(["a.json", "a.rank-1.json"]):
+        write(folder / name, rank)
+    lines = (folder / "a.json").read_text().splitlines(keepends=True)
+    (folder / "a.json").write_text("".join(lines[:3]) + lines[3][:30])
+    _, output, _ = says("a.json")
+    assert output.startswith("5 steps of 2 ranks")
+    assert "No calls of these steps in the timelines of rank 0: they were cut" in output
+    assert "a.json ends in the middle of a line" in output
+    assert "took no part" not in output
+    (folder / "a.json").write_text("".join(lines[3:]))
+    assert "a.json is not a timeline that tf_hvd has written, or was cut at its beginning" in (
+        refusal(says, "a.json")
+    )
+
+
+def test_a_timeline_without_steps_says_why(folder, says):
+    write(folder / "a.json", 0, size=1, calls=())
+    assert "The timelines have no collective calls, and so no steps" in says("a.json")[1]
+    write(folder / "a.json", 0, size=1, calls=[1])
+    assert "No call comes twice: there are no steps to look at." in says("a.json")[1]
+
+
+@pytest.mark.parametrize(
+    ("kept", "calls", "start"),
+    [
+        (4, range(1, 7), 5000),  # calls with the same number
+        (4, range(90, 99), -3_000_000),  # calls that come before those before them
+    ],
+)
+def test_two_jobs_with_one_file_are_refused(folder, says, kept, calls, start):
+    """Each writes over what the other has written. Of such a file computing took less than 0 s."""
+    write(folder / "a.json", 0, size=1, start=60_000_000)
+    lines = (folder / "a.json").read_text().splitlines(keepends=True)
+    write(folder / "a.json", 0, size=1, calls=calls, start=start + 60_000_000)
+    others = (folder / "a.json").read_text().splitlines(keepends=True)[3:]
+    (folder / "a.json").write_text("".join(lines[: 3 + kept] + others))
+    assert "a.json has calls that are not of one job" in refusal(says, "a.json")
+
+
+def test_a_file_before_of_another_job_is_left_out(folder, says):
+    write(folder / "a.before.json", 0, size=1, calls=range(1, 4), process=7)
+    write(folder / "a.json", 0, size=1, calls=range(4, 7))
+    code, output, errors = says("a.json")
+    assert code == 0
+    assert output.startswith("2 steps of 1 rank")
+    assert "left out: a.before.json is of another job than a.json" in errors
+
+
+def test_a_page_is_written_and_named(folder, says):
+    write(folder / "a.json", 0, size=1)
+    (folder / "a.html").symlink_to("elsewhere")
+    assert "a.html is a symbolic link, not a file" in refusal(says, "a.json", "--html", "a.html")
+    code, _, errors = says("a.json", "--html", "b.html")
+    assert (code, errors) == (0, "wrote b.html\n")
+    assert (folder / "b.html").read_text().startswith("<!doctype html>")
+
+
 def test_a_page_does_not_replace_a_timeline(folder, call, environ):
     write(folder / "a.json", 0)
     before = (folder / "a.json").read_bytes()
@@ -121,6 +259,14 @@ def test_a_folder_is_no_name_of_a_file(folder, call, environ):
     code, _, errors = call("run", "-np", "1", "--timeline", ".", "true", environ=environ)
     assert code == 2
     assert "--timeline . is a folder: name a file in it" in errors
+
+
+@pytest.mark.parametrize("option", ["--timeline", "--metrics"])
+def test_timeline_fifo(folder, capsys, option):
+    os.mkfifo("pipe.json")
+    with pytest.raises(SystemExit):
+        main.main(["run", "-np", "1", option, "pipe.json", "true"])
+    assert f"{option} pipe.json is a pipe: name a file" in capsys.readouterr().err
 
 
 def test_a_reader_may_have_seen_enough(folder, start, environ):

@@ -1,15 +1,23 @@
 """`tf_hvd run --timeline` and `tf_hvd timeline`, on Keras fits."""
 
+import contextlib
+import fcntl
+import io
 import json
+import os
+import pathlib
+import random
 
 import pytest
 
+from tf_hvd.launch.commands import main
 from tf_hvd.observe import trace_reader
 
 pytestmark = pytest.mark.parametrize("family", ["openmpi"], indirect=True)
 
 MS = 1_000_000
 STEPS = 12
+ROUNDS = 60  # of damage to a job's timelines
 # Rank 1 takes 0.1 s longer in the backward pass, before its first gradient is there.
 FIT = """
 import keras, numpy as np
@@ -96,6 +104,47 @@ def test_a_killed_rank_leaves_its_timeline(call, environ, program):
     report = report_of(call, environ, files[0])
     assert not report["missing"]
     assert 5 <= len(report["steps"]) <= 9
+    whole = [pathlib.Path(file).read_bytes() for file in files]
+    for seed in range(ROUNDS):
+        chance = random.Random(seed)
+        for file, data in zip(files, whole, strict=True):
+            pathlib.Path(file).write_bytes(damaged(data, chance) if chance.random() < 0.7 else data)
+        check_what_is_said(files[0], seed)
+
+
+def damaged(data, chance):
+    """Some bytes are others, or lost, or there twice, or zero."""
+    data = bytearray(data)
+    for _ in range(chance.randint(1, 4)):
+        begin = chance.randrange(len(data) + 1)
+        end = min(len(data), begin + chance.choice([1, 100, 3000, len(data)]))
+        instead = chance.choice(
+            [b"", b"", bytes(end - begin), chance.randbytes(end - begin), 2 * data[begin:end]]
+        )
+        data[begin:end] = instead
+        if chance.random() < 0.5:  # and in the order of lines, that of the calls
+            lines = data.splitlines(keepends=True)
+            place = chance.randrange(len(lines) + 1)
+            data = bytearray(b"".join([*lines[place:], *lines[:place]]))
+    return bytes(data)
+
+
+def check_what_is_said(file, seed):
+    """Of any file there is a report, or a line that says why there is none."""
+    said, errors, code = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(errors):
+        try:
+            main.main(["timeline", "--json", "--html", f"{file}.html", file])
+        except SystemExit as error:
+            code = error.code
+    if code:
+        assert code == 2, (seed, errors.getvalue())
+        assert ".json" in errors.getvalue().splitlines()[-1], (seed, errors.getvalue())
+        return
+    for step in json.loads(said.getvalue())["steps"]:
+        for one in step["ranks"].values():
+            assert one["compute_ns"] >= 0, (seed, step)
+            assert one["transfer_ns"] >= 0, (seed, step)
 
 
 def test_what_is_no_timeline(call, environ, tmp_path):
@@ -113,3 +162,24 @@ def test_only_json_is_written(call, environ, name):
     code, _, errors = call("run", "-np", "2", "--timeline", name, "true", environ=environ)
     assert code == 2
     assert f"--timeline {name}: a timeline is JSON; name a .json file, which ui.perf" in errors
+
+
+def test_a_pipe_and_another_jobs_timeline_are_left_alone(call, environ, program, tmp_path):
+    """Training goes on without. A pipe that nobody read let `init()` wait for ever."""
+    os.mkfifo(tmp_path / "pipe.json")
+    words = program("import tf_hvd as hvd\nhvd.init()\nprint(hvd.size())\n")
+    path = str(tmp_path / "pipe.json")
+    code, output, errors = call(
+        "run", "-np", "2", *words, environ={**environ, "HOROVOD_TIMELINE": path}
+    )
+    assert (code, output.split()) == (0, ["2", "2"]), errors
+    assert f"the timeline cannot be written to {path}: it is a pipe, not a file" in errors
+    path = str(tmp_path / "busy.json")
+    with open(path, "w") as busy:
+        busy.write("theirs")
+        busy.flush()
+        fcntl.flock(busy, fcntl.LOCK_EX)
+        code, output, errors = call("run", "-np", "2", "--timeline", path, *words, environ=environ)
+    assert (code, output.split()) == (0, ["2", "2"]), errors
+    assert f"written to {path}: another job writes its timeline there; name another file" in errors
+    assert pathlib.Path(path).read_text() == "theirs"

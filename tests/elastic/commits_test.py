@@ -1,6 +1,7 @@
 """Commits: what a file of one holds, and which one a job goes on from."""
 
 import contextlib
+import errno
 import os
 import threading
 import types
@@ -334,12 +335,46 @@ class TestOnDisk:
 
     def test_a_folder_is_for_one_job(self, tmp_path):
         path = str(tmp_path / "one")
-        first = commit_folder.CommitFolder(path, 1, "first")
+        first = commit_folder.CommitFolder(path, 1, "first", first=True)
         with pytest.raises(BlockingIOError, match="another job"):
-            commit_folder.CommitFolder(path, 1, "second")
+            commit_folder.CommitFolder(path, 1, "second", first=True)
         # Of the same job: what a start has left may hold it for a while.
-        commit_folder.CommitFolder(path, 1, "first").clear()
+        commit_folder.CommitFolder(path, 1, "first", first=True).clear()
         first.clear()
+
+    @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, 0])
+    def test_two_jobs_at_a_folder_without_locks_mix_nothing(
+        self, code, store, tmp_path, monkeypatch
+    ):
+        """Or with those of each machine alone: commits had parts of both jobs."""
+
+        def flock(*_):
+            if code:
+                raise OSError(code, os.strerror(code))
+
+        monkeypatch.setattr(commit_folder.fcntl, "flock", flock)
+        said = []
+        monkeypatch.setattr(log, "warn_once", said.append)
+        path = str(tmp_path / "one")
+        first = [commit_folder.CommitFolder(path, 1, "first", first=r == 0) for r in range(2)]
+        self.put(first[0], 1, ranks=2)
+        second = commit_folder.CommitFolder(path, 1, "second", first=True)
+        assert second.load(store) == 1
+        self.put(second, 2, ranks=2)
+        for folder in first:
+            with pytest.raises(BlockingIOError, match=r"another job has begun to use .*/one; give"):
+                folder.put_part(1, 2, b"1 of 2, of the first job")
+        with pytest.raises(BlockingIOError, match="another job has begun to use"):
+            self.put(first[0], 3, ranks=2, without=range(2))
+        first[0].clear()  # its training is through
+        # It says so, and trains on.
+        writer = commits.Writer(store, 0, 1, 0, folder=first[0])
+        writer.commit(4, commits.Contents(b"", {}, {}), last=True)
+        writer.flush()
+        assert len(said) == 1
+        assert said[0].startswith("commits cannot be written to disk: another job has begun to")
+        assert second.load(store) == 2
+        assert store.part(1, 2) == b"1 of 2"
 
     def test_what_a_full_disk_left_is_removed(self, folder, tmp_path):
         with pytest.raises(TypeError):
@@ -400,7 +435,7 @@ class TestOnDisk:
     def test_one_of_somebody_else_is_refused(self, tmp_path):
         (tmp_path / "open").mkdir()
         (tmp_path / "open").chmod(0o777)
-        with pytest.raises(PermissionError, match="others can write to it"):
+        with pytest.raises(OSError, match="others can write to it"):
             commit_folder.CommitFolder(str(tmp_path / "open"), 1)
 
 

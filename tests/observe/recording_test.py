@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from tf_hvd.launch.commands import dump_report
-from tf_hvd.observe import recording
+from tf_hvd.observe import failure, recording
 
 # One byte after another that runtime/events/recording.h lays out: the numbers are its own.
 HEADER_BYTES, SLOT_BYTES, CAPACITY = 4096, 320, 2000
@@ -88,6 +88,16 @@ def test_a_damaged_file_is_read_or_refused(data):
     except recording.RecordingError:
         return
     assert all(call.title and call.state for call in one.calls)
+    assert dump_report.page([one], failure.explain([one]))
+
+
+def test_a_number_of_ranks_that_no_job_has():
+    """To list the ranks that are missing took all memory."""
+    data = bytearray(file_of())
+    for rank, size in ((3, 2**31 - 1), (3, 3), (-1, 8)):
+        struct.pack_into("<2i", data, 32, rank, size)
+        with pytest.raises(recording.RecordingError, match=f"it is of rank {rank} of {size}"):
+            recording.parse(bytes(data))
 
 
 def test_what_a_terminal_would_obey():
@@ -121,3 +131,22 @@ def test_what_is_wrong_beside_what_is_right(tmp_path):
     dump = recording.read(tmp_path)
     assert [one.rank for one in dump.recordings] == [3]
     assert dump.faults == [f"{tmp_path}/rank.1: the file is not whole: it has 9000 bytes"]
+
+
+def test_only_files_are_recordings(tmp_path):
+    """A pipe hung the doctor, where it was not passed over, and a large file took all memory."""
+    (tmp_path / "rank.0").write_bytes(file_of())
+    os.mkfifo(tmp_path / "rank.1")
+    (tmp_path / "rank.2").symlink_to("/dev/zero")
+    (tmp_path / "rank.3").touch()
+    os.truncate(tmp_path / "rank.3", 20 << 30)
+    (tmp_path / "rank.4").mkdir()  # of --output-filename
+    (tmp_path / recording.ENDS).write_text("[" * 100_000)
+    dump = recording.read(tmp_path)
+    assert [one.rank for one in dump.recordings] == [3]
+    assert dump.first is None
+    assert dump.faults == [
+        f"{tmp_path}/rank.1 is a pipe, not a file",
+        f"{tmp_path}/rank.2 is a device, not a file",
+        f"{tmp_path}/rank.3 is 21.5 GB; at most 64 MB are read",
+    ]

@@ -186,13 +186,39 @@ def test_waiting_that_always_takes_as_long_is_found_by_comparison():
 
 
 def test_ranks_that_make_no_calls_in_common_with_others():
-    """A process set trains; rank 2 does something else."""
+    """A process set trains, rank 2 does something else; in the set of all its calls are lost."""
     traces = job_with_a_straggler(20 * MS)
     traces[2].spans = {}
     found = step_report.report(traces)
     assert found.count == 19
-    assert found.apart == [2]
+    assert found.apart == found.lacking == [2]
+    lines = "\n".join(step_report.lines(found))
+    assert "No calls of these steps in the timelines of rank 2: they were cut" in lines
+    for span in (span for trace in traces for span in trace.spans.get("agreement", ())):
+        span.values["set"] = 1
+    found = step_report.report(traces)
+    assert (found.count, found.apart, found.lacking) == (19, [2], [])
     assert "Rank 2 took no part in these steps." in step_report.lines(found)
+
+
+def test_no_moment_counts_twice():
+    """As in a file that two jobs have written: computing took less than no time."""
+    traces = job_with_a_straggler(20 * MS)
+    plain = step_report.report(traces)
+    for trace in traces:
+        spans = trace.spans["TensorFlow"]
+        spans += [Span("again", each.begin + 1, each.end, {}) for each in spans for _ in range(9)]
+    assert step_report.report(traces).rows == plain.rows
+
+
+def test_a_step_that_ends_before_it_begins_is_left_out():
+    traces = job_with_a_straggler(20 * MS)
+    for span in traces[1].spans["agreement"][:3]:
+        span.begin += 1000 * MS
+    found = step_report.report(traces)
+    assert found.count == 18
+    assert "1 step left out: by the times of some rank, the end came first." in found.faults
+    assert all(one.compute >= 0 for step in found.steps.steps for one in step.ranks.values())
 
 
 def test_who_was_last_is_known_without_its_timeline():

@@ -38,6 +38,7 @@ NAMES = (
         "wheels",
         "coverage",
         "elastic",
+        "sizes",
     ),
 )
 

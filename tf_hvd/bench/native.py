@@ -199,8 +199,5 @@ class RawMpi:
 
 
 def _loaded_mpi() -> str | None:
-    for line in pathlib.Path("/proc/self/maps").read_text().splitlines():
-        found = _LIBMPI.search(line)
-        if found:
-            return found[0]
-    return None
+    with open("/proc/self/maps", errors="replace") as maps:
+        return next((found[0] for line in maps if (found := _LIBMPI.search(line))), None)

@@ -8,6 +8,7 @@ import numpy as np
 
 from tf_hvd.bench.errors import BenchError
 from tf_hvd.bench.measure import Measurement
+from tf_hvd.core import files
 
 _WIDTH, _HEIGHT = 11.0, 4.0  # inches, of each row of panels
 _LABELS = 8  # of sizes, below an axis
@@ -26,7 +27,8 @@ def write(path: str, measurements: Sequence[Measurement]) -> None:
     """
     figure = drawn(measurements)
     try:
-        figure.savefig(path)
+        with files.writing(path) as file:
+            figure.savefig(file, format=path.rpartition(".")[2])
     except OSError as error:
         raise BenchError(f"--plot {path}: {error.strerror}") from error
 

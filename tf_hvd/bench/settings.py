@@ -7,6 +7,7 @@ import pathlib
 
 from tf_hvd.bench import workloads
 from tf_hvd.bench.workloads import Workload
+from tf_hvd.core import files
 
 PEERS = ("tf_hvd", "tf.identity", "mpi", "mpi in place", "sketch", "copy")
 LIBRARIES = ("tf.distribute", "gloo", "horovod")
@@ -95,5 +96,9 @@ def _check_plot(file: pathlib.Path) -> None:
         raise ValueError(f"--plot {file}: the name must end in {' or '.join(PLOTS)}")
     if not file.resolve().parent.is_dir():
         raise ValueError(f"--plot {file}: there is no folder {file.resolve().parent}")
+    try:
+        files.check_target(file)
+    except OSError as error:
+        raise ValueError(f"--plot {files.reason(error)}") from error
     if importlib.util.find_spec("matplotlib") is None:
         raise ValueError("--plot needs matplotlib: pip install 'tf_hvd[bench]'")

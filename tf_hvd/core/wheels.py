@@ -1,10 +1,25 @@
 """Which wheel goes with which TensorFlow. Imports nothing of TensorFlow's."""
 
+import os
 import sys
 from collections.abc import Sequence
 
 # What the release carries a library for; `./dev wheel` makes wheels for one of them.
 MINORS = ("2.18", "2.19", "2.20", "2.21")
+
+
+def zipped_text(folder: str) -> str:
+    """What to say where the package is inside of a zip; empty where it is installed.
+
+    Args:
+      folder: that of the package.
+    """
+    if os.path.isdir(folder):
+        return ""
+    return (
+        f"tf_hvd cannot run from {os.path.dirname(folder)}: its native library and what it starts "
+        "on each machine must be files. Leave tf_hvd out of the zip, and install it with pip"
+    )
 
 
 def minor(version: str) -> str:

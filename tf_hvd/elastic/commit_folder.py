@@ -22,7 +22,7 @@ import zlib
 from collections.abc import Collection, Iterable, Iterator
 from typing import BinaryIO
 
-from tf_hvd.core import log
+from tf_hvd.core import files, log
 from tf_hvd.elastic import commit_file
 from tf_hvd.elastic.store import Store
 
@@ -33,8 +33,7 @@ _CRC = struct.Struct("<I")
 _PIECE = 1 << 24
 _JOB = "job"
 _ASIDE = "refused."
-_NEW = "new."  # before the name of what is being written
-_UNFINISHED = tuple(f"{_NEW}{name}" for name in ("commit.", "part.", _JOB))
+_UNFINISHED = tuple(f"{files.NEW}{name}" for name in ("commit.", "part.", _JOB))
 
 
 class CommitFolder:
@@ -43,42 +42,71 @@ class CommitFolder:
     Args:
         path: made if it is not there.
         every: of so many commits one is written.
-        job: by which one job is known; a folder that another one uses is refused, until this
-            process ends. Empty: of a rank that does not look.
+        job: by which one job is known, to all of its ranks; empty for one that does not look.
+            Nothing is written once another job has begun to use the folder.
+        first: whether this is the rank that makes the folder the job's. One that another job uses
+            is refused, until this process ends, where the file system has locks.
 
     Raises:
         OSError: it cannot be used, or other users can write to it: what is in it is unpickled.
     """
 
-    def __init__(self, path: str, every: int, job: str = "") -> None:
+    def __init__(self, path: str, every: int, job: str = "", first: bool = False) -> None:
         os.makedirs(path, mode=0o700, exist_ok=True)
-        self._path, self._every = path, every
+        self._path, self._every, self._job = path, every, job.encode()
         self._folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        _check_own(self._folder, path)
-        if job:
-            self._lock(job)
+        files.check_own(self._folder, path)
+        if first:
+            self._lock()
 
-    def _lock(self, job: str) -> None:
+    def _lock(self) -> None:
         try:
             fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             # It may be held by what an earlier start of this job has left, on a lost machine.
-            with contextlib.suppress(OSError), self._opened(_JOB) as file:
-                if file.read() == job.encode():
-                    return
-            raise BlockingIOError(f"{self._path} is in use by another job, which runs") from error
-        except OSError:
-            return  # a file system without locks
-        self._put(_JOB, [job.encode()])
+            if self._owner() == self._job:
+                return
+            raise BlockingIOError(
+                f"{self._path} is in use by another job, which runs; give each job a "
+                "folder of its own"
+            ) from error
+        except OSError:  # a file system without locks: see _check_ours
+            pass
+        self._put(_JOB, [self._job])
+
+    def _owner(self) -> bytes:
+        """The job that was the last to begin to use the folder; empty if none was."""
+        with contextlib.suppress(FileNotFoundError), self._opened(_JOB) as file:
+            return file.read()
+        return b""
+
+    def _is_ours(self) -> bool:
+        """Whether no other job has begun to use the folder after this one."""
+        return not self._job or self._owner() in (b"", self._job)
+
+    def _check_ours(self) -> None:
+        # Locks of a network's file system may count on each machine alone, and two jobs would make
+        # commits of which each has a part.
+        if not self._is_ours():
+            raise BlockingIOError(
+                f"another job has begun to use {self._path}; give each job a folder of its own"
+            )
 
     def wants(self, number: int) -> bool:
         return number % self._every == 0
 
     def put_part(self, rank: int, number: int, data: bytes) -> None:
+        """Writes a rank's part of a commit.
+
+        Raises:
+            OSError: it cannot be written, or the folder is another job's by now.
+        """
+        self._check_ours()
         self._put(f"part.{rank}.{number}", [_CRC.pack(zlib.crc32(data)), data])
 
     def put_file(self, number: int, file: int) -> None:
-        """Writes the file of a commit, and removes those that are too old."""
+        """Writes the file of a commit, and removes those that are too old; raises as `put_part`."""
+        self._check_ours()
         size = os.fstat(file).st_size
         pieces = (os.pread(file, _PIECE, at) for at in range(0, size, _PIECE))
         self._put(f"commit.{number}", pieces)
@@ -137,6 +165,9 @@ class CommitFolder:
         return number
 
     def clear(self) -> None:
+        """Removes all commits, unless they are another job's by now."""
+        if not self._is_ours():
+            return
         self._remove_unfinished()
         for names in self._listed().values():
             self._remove(names)
@@ -182,24 +213,14 @@ class CommitFolder:
 
     @contextlib.contextmanager
     def _opened(self, name: str) -> Iterator[BinaryIO]:
-        flags = os.O_RDONLY | os.O_NOFOLLOW
-        with open(os.open(name, flags, dir_fd=self._folder), "rb") as file:
-            _check_own(file.fileno(), name)
+        with files.opened(name, folder=self._folder, follow=False) as file:
+            files.check_own(file.fileno(), name)
             yield file
 
     def _put(self, name: str, pieces: Iterable[bytes]) -> None:
-        new = f"{_NEW}{name}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-        try:
-            with open(os.open(new, flags, 0o600, dir_fd=self._folder), "wb") as file:
-                for piece in pieces:
-                    file.write(piece)
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(new, name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
-        except OSError:
-            self._remove([new])  # the disk may be full
-            raise
+        with files.writing(name, 0o600, folder=self._folder, sync=True) as file:
+            for piece in pieces:
+                file.write(piece)
 
     def _remove(self, names: Iterable[str]) -> None:
         for name in names:
@@ -233,9 +254,3 @@ class CommitFolder:
             to = os.path.join(aside, name)
             os.rename(name, to, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         return os.path.join(self._path, aside)
-
-
-def _check_own(file: int, name: str) -> None:
-    about = os.fstat(file)
-    if about.st_uid != os.geteuid() or about.st_mode & 0o022:
-        raise PermissionError(f"{name} is another user's, or others can write to it")

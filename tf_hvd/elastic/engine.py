@@ -193,6 +193,6 @@ def _folder() -> CommitFolder | None:
         return None
     job = hashlib.sha256(config.launcher_job().encode()).hexdigest()
     try:
-        return CommitFolder(path, config.COMMIT_DIR_EVERY.read(), job * (basics.rank() == 0))
+        return CommitFolder(path, config.COMMIT_DIR_EVERY.read(), job, first=basics.rank() == 0)
     except OSError as error:
         raise ValueError(f"TF_HVD_COMMIT_DIR cannot be used: {error}") from error

@@ -41,8 +41,7 @@ _models: weakref.WeakSet[Any] = weakref.WeakSet()
 _COMPILED = ("train_function", "test_function", "predict_function")
 _CURE = (
     "Give all ranks the same state before training: hvd.broadcast_adapted(layers) copies that of "
-    "rank 0, hvd.adapt(layer, dataset) adapts to the data of all ranks. Or call layer.adapt with "
-    "the whole data on every rank."
+    "rank 0, hvd.adapt(layer, dataset) adapts to the data of all ranks."
 )
 
 
@@ -140,10 +139,9 @@ def check(everyone: Sequence[Sequence[Layer]], process_set: ProcessSet) -> None:
     alike = len({layer and layer.shown for _, layer in sides}) == 1
     told = [f"{_state(layer, known, alike)} on rank {ranks[place]}" for place, layer in sides]
     raise guard.GuardError(
-        f"the ranks' {known.kind} layer {known.name!r} has different states: {' and '.join(told)}. "
-        "Each rank would train on other inputs, and the models' predictions would differ although "
-        f"their weights are equal. {_CURE} For a layer that belongs to one rank only, create it "
-        f"within `with tf_hvd.keras.unguarded():`. {guard.OFF}"
+        f"{_CURE}\nThe ranks' {known.kind} layer {known.name!r} has different states: "
+        f"{' and '.join(told)}.\nCreate a layer that belongs to one rank only within `with "
+        f"tf_hvd.keras.unguarded():`.\n{guard.OFF}"
     )
 
 

@@ -17,7 +17,6 @@ those that only write may be given on rank 0 alone. tf_hvd.keras.fit_sync says w
 done in each `fit` beside them.
 """
 
-import functools
 import types
 from collections.abc import Iterable
 from typing import Any
@@ -27,7 +26,7 @@ import tensorflow as tf
 from tf_hvd.collectives.variables import broadcast_variables
 from tf_hvd.core.metrics import StepSummaries
 from tf_hvd.core.tensorflow_hooks import on_device, tf_variable
-from tf_hvd.keras import learning_rate, metrics, resume
+from tf_hvd.keras import learning_rate, metrics, resume, root_only
 from tf_hvd.keras.compat import build_optimizer, own_sums, variables_of, weights_of
 from tf_hvd.keras.keras_variants import KerasVariants
 from tf_hvd.keras.same_variables import check, exist_everywhere
@@ -199,50 +198,7 @@ class _EarlyStopping:
         return metrics.average(own, process_set, strict=False).get("monitored")
 
 
-class _RootOnly:
-    """Keras' callback of this name, on the first rank of those that train the model together.
-
-    On the others it does nothing. Arguments are those of Keras.
-    """
-
-    model: Any
-    root_writes = True
-
-    def _is_to_run(self) -> bool:
-        return metrics.is_root(self.model)
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        base = next((kind for kind in cls.__mro__ if kind.__name__ == "Callback"), None)
-        # Without one it is to be put on a class of Keras'; on one already, it is a user's own,
-        # which may do more.
-        if base is None or any(
-            _RootOnly in kind.__mro__ and issubclass(kind, base) for kind in cls.__bases__
-        ):
-            return
-        for name in dir(base):
-            does, nothing = getattr(cls, name), getattr(base, name)
-            if (name == "set_model" or name.startswith("on_")) and does is not nothing:
-                setattr(cls, name, _by_root(cls, does, nothing))
-
-
-def _by_root(cls: Any, does: Any, nothing: Any) -> Any:
-    @functools.wraps(does)
-    def hook(self: Any, *args: Any, **kwargs: Any) -> Any:
-        name = does.__name__
-        if name == "set_model":
-            nothing(self, *args, **kwargs)
-            runs = metrics.is_root(self.model)
-        else:
-            runs = self._is_to_run()
-        if not runs:
-            return nothing(self, *args, **kwargs)
-        return getattr(super(cls, self), name)(*args, **kwargs)
-
-    return hook
-
-
-class _BestModelCheckpoint(_RootOnly):
+class _BestModelCheckpoint(root_only.RootOnly):
     """A ModelCheckpoint of the best epoch; its `filepath` may be set later.
 
     The other arguments are those of ModelCheckpoint.
@@ -342,11 +298,13 @@ _VARIANTS = KerasVariants(
         "LearningRateScheduleCallback": (learning_rate.Schedule, "Callback"),
         "LearningRateWarmupCallback": (learning_rate.Warmup, "Callback"),
         "EarlyStopping": (_EarlyStopping, "EarlyStopping"),
-        "ModelCheckpoint": (_RootOnly, "ModelCheckpoint"),
+        "ModelCheckpoint": (root_only.RootOnly, "ModelCheckpoint"),
         "BestModelCheckpoint": (_BestModelCheckpoint, "ModelCheckpoint"),
         "BackupAndRestore": (resume.BackupAndRestore, "BackupAndRestore"),
-        "CSVLogger": (_RootOnly, "CSVLogger"),
-        "TensorBoard": (_RootOnly, "TensorBoard"),
+        "CSVLogger": (root_only.RootOnly, "CSVLogger"),
+        "OrbaxCheckpoint": (root_only.RootOnly, "OrbaxCheckpoint"),
+        "RemoteMonitor": (root_only.RootOnly, "RemoteMonitor"),
+        "TensorBoard": (root_only.RootOnly, "TensorBoard"),
         "CollectiveMetrics": (_CollectiveMetrics, "Callback"),
         "ProgbarLogger": (_ProgbarLogger, "ProgbarLogger"),
     },

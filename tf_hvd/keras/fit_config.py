@@ -2,10 +2,10 @@
 
 import os
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from tf_hvd.keras import adapted, compat, resume
+from tf_hvd.keras import adapted, compat, resume, root_only
 from tf_hvd.training import guard
 
 # These must be on all ranks: they stop training, change it, or call collectives.
@@ -27,8 +27,24 @@ _WRITING = {
     "BackupAndRestore": "backup_dir",
     "CSVLogger": "filename",
     "ModelCheckpoint": "filepath",
+    "OrbaxCheckpoint": "directory",
+    "RemoteMonitor": "root",
     "TensorBoard": "log_dir",
 }
+_KNOWN = {*_CHANGING, *_DECIDING, *_WRITING}
+
+
+class File(NamedTuple):
+    """What a callback of Keras' own writes: kind of the callback, host, path.
+
+    Attributes:
+      held: whether the callback can be left to one rank (root_only).
+    """
+
+    kind: str
+    host: str
+    path: str
+    held: bool
 
 
 class FitConfig(NamedTuple):
@@ -40,7 +56,7 @@ class FitConfig(NamedTuple):
       epochs: the number of the last one.
       changing: which of _CHANGING it has, sorted.
       averages: whether one of its callbacks decides by metrics.
-      files: what it writes: kind, host, path.
+      files: what it writes by callbacks of Keras' own.
       backup: "ours", "Keras'", or None.
       backup_options: of ours.
       layers: with an adapted state, that are alive in the process.
@@ -51,25 +67,55 @@ class FitConfig(NamedTuple):
     epochs: int | None
     changing: tuple[str, ...]
     averages: bool
-    files: tuple[tuple[str, str, str], ...]
+    files: tuple[File, ...]
     backup: str | None
     backup_options: tuple[str, ...]
     layers: list[adapted.Layer]
 
 
 def _known(callback: Any) -> str:
-    return next(iter(compat.library_classes(callback)), "")
+    return next((name for name in compat.library_classes(callback) if name in _KNOWN), "")
 
 
-def _files(callback: Any) -> Iterable[tuple[str, str, str]]:
-    kind = _known(callback)
-    if kind not in _WRITING or getattr(callback, "root_writes", False):
+def hold_writers(callbacks: Iterable[Any]) -> None:
+    """Before a `fit`: has callbacks of Keras' own that write do so on the first rank alone."""
+    for callback in callbacks:
+        if _known(callback) in _WRITING:
+            root_only.hold(callback)
+
+
+def release_writers(
+    callbacks: Iterable[Any], shared: Collection[tuple[str, str]] = ()
+) -> list[Any]:
+    """Has callbacks that were held act on this rank again.
+
+    Args:
+      callbacks: those of a `fit`.
+      shared: kinds and paths of those that remain held.
+
+    Returns:
+      Those that were released.
+    """
+    released = [
+        callback
+        for callback in callbacks
+        if root_only.is_held(callback)
+        and not any((file.kind, file.path) in shared for file in _files(callback))
+    ]
+    for callback in released:
+        root_only.release(callback)
+    return released
+
+
+def _files(callback: Any) -> Iterable[File]:
+    kind, held = _known(callback), root_only.is_held(callback)
+    if kind not in _WRITING or (getattr(callback, "root_writes", False) and not held):
         return
     path = os.fspath(getattr(callback, _WRITING[kind], None) or "")
     if path:
         remote = "://" in path
         host = "" if remote else platform.node()
-        yield kind, host, path if remote else os.path.abspath(path)
+        yield File(kind, host, path if remote else os.path.abspath(path), held)
 
 
 def backup_of(callbacks: Sequence[Any]) -> Any:
@@ -110,8 +156,12 @@ def by_rank(values: Sequence[Any], ranks: Sequence[int]) -> str:
     return f"{values[0]} on rank {ranks[0]}, {values[other]} on rank {ranks[other]}"
 
 
-def check(plans: Sequence[FitConfig], ranks: Sequence[int]) -> None:
+def check(plans: Sequence[FitConfig], ranks: Sequence[int]) -> set[tuple[str, str]]:
     """Raises unless the plans, one for each of the ranks, fit together.
+
+    Returns:
+      Kind and path of what several ranks would write by Keras' own callbacks, and the first alone
+      does.
 
     Raises:
       ValueError: on all ranks, with the same text.
@@ -133,7 +183,7 @@ def check(plans: Sequence[FitConfig], ranks: Sequence[int]) -> None:
             "fit: callbacks that stop training or change it must be given on all ranks: "
             f"{by_rank(changing, ranks)}."
         )
-    _check_files(plans, ranks)
+    shared = _shared_files(plans, ranks)
     if any(plan.backup == "ours" for plan in plans) and plans[0].backup is None:
         raise ValueError(
             f"fit: BackupAndRestore is missing on rank {ranks[0]}, which alone writes the backup."
@@ -145,6 +195,7 @@ def check(plans: Sequence[FitConfig], ranks: Sequence[int]) -> None:
             f"fit: rank {ranks[0]} has tf_hvd.keras.callbacks.BackupAndRestore, and rank "
             f"{other} Keras' own: use tf_hvd's on all ranks."
         )
+    return shared
 
 
 def _check_optimizers(plans: Sequence[FitConfig], ranks: Sequence[int]) -> None:
@@ -156,15 +207,23 @@ def _check_optimizers(plans: Sequence[FitConfig], ranks: Sequence[int]) -> None:
         )
 
 
-def _check_files(plans: Sequence[FitConfig], ranks: Sequence[int]) -> None:
-    writers: dict[tuple[str, str, str], list[int]] = {}
+def _shared_files(plans: Sequence[FitConfig], ranks: Sequence[int]) -> set[tuple[str, str]]:
+    writers: dict[tuple[str, str], list[tuple[int, File]]] = {}
     for plan, rank in zip(plans, ranks, strict=True):
         for file in plan.files:
-            writers.setdefault(file, []).append(rank)
-    for (kind, _, path), those in writers.items():
-        if len(set(those)) > 1:
+            writers.setdefault((file.kind, file.path), []).append((rank, file))
+    shared = set()
+    for (kind, path), found in writers.items():
+        hosts = {rank: file.host for rank, file in found}
+        if len(hosts) > 1 and ranks[0] in hosts and all(file.held for _, file in found):
+            shared.add((kind, path))
+            continue
+        those = [rank for rank in hosts if list(hosts.values()).count(hosts[rank]) > 1]
+        if those:
             raise ValueError(
                 f"fit: {kind} on ranks {', '.join(map(str, those))} would write {path} at the "
-                f"same time. Use tf_hvd.keras.callbacks.{kind}, which writes on rank 0 alone, "
-                "or pass Keras' callback on rank 0 only, or use a different path on each rank."
+                f"same time. Derive its class from tf_hvd.keras.callbacks.{kind}, which writes on "
+                f"rank {ranks[0]} alone (hooks of your own run on all ranks), or pass it on rank "
+                f"{ranks[0]} only, or use a different path on each rank."
             )
+    return shared

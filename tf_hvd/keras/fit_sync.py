@@ -4,7 +4,8 @@ Two callbacks of ours stand before and after the user's. Each question to the ot
 ranks is one small collective, at the beginning and the end of an epoch:
 
 - Before training: do all ranks make as many steps and epochs, and have they all the
-  callbacks that stop training or change it? Does no file have two writers?
+  callbacks that stop training or change it? Does no file have two writers? Keras' own
+  callbacks that would write one file on several ranks do so on the first alone.
 - Before the first epoch: is it the same one everywhere?
 - After an epoch: did all make as many steps? Metrics are averaged if a callback
   decides by them, before it sees them.
@@ -21,7 +22,7 @@ import contextlib
 import importlib
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -31,7 +32,7 @@ from tf_hvd.collectives.objects import Title, allgather_object
 from tf_hvd.core import basics, error_text, log
 from tf_hvd.core.process_sets import global_process_set
 from tf_hvd.core.tensorflow_hooks import on_host
-from tf_hvd.keras import adapted, compat, fit_config, metrics, resume
+from tf_hvd.keras import adapted, compat, fit_config, metrics, resume, root_only
 from tf_hvd.keras.fit_config import by_rank
 from tf_hvd.keras.keras_variants import internal_callback
 from tf_hvd.training import agreement, guard
@@ -134,16 +135,31 @@ class _Fit:
             return
         mine = fit_config.config_of(self.model, self.callbacks, self.params or {})
         everyone = self._gather(_BEGINNING, mine)
-        fit_config.check(everyone, self._ranks)
+        shared = fit_config.check(everyone, self._ranks)
+        self._settle_writers(shared)
         adapted.check([plan.layers for plan in everyone], self._process_set)
         self._steps = None if any(plan.steps is None for plan in everyone) else mine.steps
         self._averages = any(plan.averages for plan in everyone)
         self._strict = "MetricAverageCallback" in mine.changing
         self.stops_in_batches = "TerminateOnNaN" in mine.changing
         kinds = [plan.backup for plan in everyone]
-        if kinds[0] is not None and any(kind != "Keras'" for kind in kinds):
+        one_backup = any(kind == "BackupAndRestore" for kind, _ in shared)
+        if kinds[0] is not None and (one_backup or any(kind != "Keras'" for kind in kinds)):
             equal = len({(plan.backup, plan.backup_options) for plan in everyone}) == 1
             self._hand_out_backup(of_ours=kinds[0] == "ours", within_epochs=equal)
+
+    def _settle_writers(self, shared: Collection[tuple[str, str]]) -> None:
+        """Lets each rank write what no other one does."""
+        is_root = metrics.is_root(self.model)
+        for callback in fit_config.release_writers(self.callbacks, shared):
+            if not is_root:
+                callback.set_model(self.model)  # held, it did nothing then
+        if shared and is_root:
+            kinds = sorted({kind for kind, _ in shared})
+            log.warn_once(
+                f"fit: Keras' {', '.join(kinds)} write{'s' * (len(kinds) == 1)} on rank "
+                f"{basics.rank()} alone: several ranks gave the same path."
+            )
 
     def _hand_out_backup(self, of_ours: bool, within_epochs: bool) -> None:
         own = fit_config.backup_of(self.callbacks)
@@ -155,7 +171,7 @@ class _Fit:
             own.receive(files)
             if of_ours:
                 own.agree(within_epochs)
-        elif own is None:
+        elif own is None or (root_only.is_held(own) and not metrics.is_root(self.model)):
             self._resume = files
 
     def restore(self, base: Any) -> None:
@@ -361,4 +377,5 @@ def surround(base: Any, callbacks: Sequence[Any]) -> list[Any]:
     """
     fit = internal_callback(_Fit, base, callbacks=callbacks)
     closing = internal_callback(_Closing, base, fit=fit, base=base)
+    fit_config.hold_writers(callbacks)
     return [fit, *callbacks, *resume.last(base, callbacks), closing]

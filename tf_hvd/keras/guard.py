@@ -52,20 +52,30 @@ def before_update(optimizer: Any, gradients: Sequence[Any]) -> Any:
     graphs = compat.enclosing_functions()
     if not graphs or not dataflow.Tracing(graphs).unreduced(gradients):
         return None
-    text = _not_reduced(type(optimizer).__name__)
-    if not first_update.may_pass(optimizer, graphs):
-        raise GuardError(text)
-    return first_update.check(optimizer, graphs, text)
+    kind = type(optimizer).__name__
+    if first_update.may_pass(optimizer, graphs):
+        return first_update.check(optimizer, graphs, _not_reduced(kind))
+    # One that has made updates, and none here, is most probably that of a saved model.
+    loaded = compat.updates_of(optimizer) and not first_update.has_passed(optimizer)
+    raise GuardError(_not_reduced(kind, bool(loaded)))
 
 
-def _not_reduced(kind: str) -> str:
-    return not_reduced(
-        f"{kind} would apply gradients that were",
-        f"Wrap it: optimizer = tf_hvd.keras.DistributedOptimizer({kind}(...)); or, in a loop of "
-        "your own, the tape: tape = tf_hvd.DistributedGradientTape(tape). from_config, copy and "
-        "load_model give a plain optimizer again; tf_hvd.keras.load_model wraps it. Reducing the "
-        "loss, or SyncBatchNormalization, is not enough.",
+_WRAPPED = re.compile(r"tf_hvd\.keras\.DistributedOptimizer\((\w+)")
+
+
+def _not_reduced(kind: str, loaded: bool = False) -> str:
+    wrapped = f"tf_hvd.keras.DistributedOptimizer({kind}(...))"
+    cure = (
+        f"Wrap the optimizer: {wrapped}.\nOr use tf_hvd.keras.load_model to load the model, "
+        "tf_hvd.DistributedGradientTape in your own loop."
     )
+    if loaded:
+        cure = (
+            "Load the model with tf_hvd.keras.load_model(path): keras.models.load_model gives a "
+            "plain optimizer.\n"
+            f"Or wrap it again: {wrapped}, or use tf_hvd.DistributedGradientTape in your own loop."
+        )
+    return not_reduced(cure, f"{kind} would apply gradients that were")
 
 
 def before_batch_norm(layer: Any) -> None:
@@ -76,28 +86,34 @@ def before_batch_norm(layer: Any) -> None:
     """
     if watches():
         raise GuardError(
-            f"layer {layer.name!r} has synchronized=True, by which Keras means the replicas of "
-            f"tf.distribute, not the {basics.size()} ranks of this job: each would normalize by "
-            "its own batch. Use tf_hvd.SyncBatchNormalization; load saved models that contain it "
-            f"with tf_hvd.keras.load_model. {OFF}"
+            "Use tf_hvd.SyncBatchNormalization, and tf_hvd.keras.load_model for saved models with "
+            f"it.\nLayer {layer.name!r} has synchronized=True, by which Keras means the replicas "
+            f"of tf.distribute, not the {basics.size()} ranks: each would normalize by its own "
+            f"batch.\n{OFF}"
         )
-
-
-_PATTERN = re.compile(r"this job has \d+ ranks, and .*" + re.escape(OFF[-20:]), re.DOTALL)
 
 
 def failed(error: Exception) -> None:
     """Training has failed.
 
     Raises:
-      GuardError: by an op of `before_update`.
+      GuardError: by an op of `before_update`; or with its own text, if AutoGraph and Keras, which
+        raise it again, have put theirs around it.
     """
-    text = str(error) if isinstance(error, GuardError) else ""
+    text = None
     if isinstance(error, tf.errors.InvalidArgumentError):
-        found = _PATTERN.search(error.message)
-        text = found.group() if found else ""
-    if text and not isinstance(error, GuardError):
-        raise GuardError(text) from error
+        found = _WRAPPED.search(error.message)
+        text = found and _not_reduced(found[1])
+    elif isinstance(error, GuardError):
+        told: BaseException = error
+        while isinstance(within := told.__context__, GuardError) and _has_text_of(told, within):
+            told, text = within, str(within)
+    if text:
+        raise GuardError(text).with_traceback(error.__traceback__) from None
+
+
+def _has_text_of(error: BaseException, within: BaseException) -> bool:
+    return str(within).partition("\n")[0] in str(error)
 
 
 def _leaves(model: Any) -> list[Any]:
@@ -189,23 +205,28 @@ class Watch:
             if not self._has_trained:
                 # Keras has counted the step that found no data.
                 raise GuardError(
-                    f"rank {basics.rank()} got no batches, so nothing was trained: use fewer ranks "
-                    "or smaller batches; hvd.shard(..., uneven='repeat') gives each rank an "
-                    "element even if there are fewer elements than ranks."
+                    "Use fewer ranks or smaller batches, or hvd.shard(..., uneven='repeat'), by "
+                    "which each rank has data.\n"
+                    f"Nothing was trained: rank {basics.rank()} got no batches."
                 )
             raise GuardError(
+                "Use one of Keras' optimizers; or do not wrap this one, and reduce with "
+                "tf_hvd.DistributedGradientTape in a train_step of your own.\n"
                 f"{type(leaf).__name__} counted {calls} updates but reduced no gradient: its class "
-                "updates variables without calling the methods that tf_hvd hooks into. Use one of "
-                "Keras' optimizers, or do not wrap this one and reduce with "
-                f"tf_hvd.DistributedGradientTape in a train_step of your own. {OFF}"
+                f"updates variables without calling the methods that tf_hvd hooks into.\n{OFF}"
             )
 
 
 _WEIGHTS = "comparison of weights (at the end of an epoch, or check_weights)"
 _DIFFERENT = "comparison of weights that differ"
-_SETTINGS_DIFFER = (
-    "A callback or a branch that depends on the rank changed it, or one rank made an update "
-    "that the others did not."
+_WEIGHTS_CURE = (
+    "Broadcast the initial values (broadcast_variables), reduce the gradients "
+    "(DistributedOptimizer), and let no branch or callback depend on the rank."
+)
+_LOCAL = "For weights that are meant to differ, call optimizer.register_local_var(variable)."
+_SETTINGS_CURE = (
+    "Use one learning rate and make the same updates on all ranks: let no callback or branch "
+    "depend on the rank."
 )
 
 
@@ -269,14 +290,14 @@ def _compare(
     texts = []
     if weights.any():
         texts.append(
-            f"the ranks' weights differ in {int(weights.sum())} of {len(variables)} variables, "
+            f"The ranks' weights differ in {int(weights.sum())} of {len(variables)} variables, "
             f"first in {agreement.name_of(variables[asked[0]])}: {_sides(ranks, columns[0])}."
         )
         columns = columns[1:]
     for index, column in zip(others, columns, strict=True):
         texts.append(_differs(settings[int(index)], ranks, column))
-    causes = agreement.CAUSES if weights.any() else _SETTINGS_DIFFER
-    raise GuardError(f"{' '.join(texts)} {causes} {OFF}")
+    cure, local = (_WEIGHTS_CURE, [_LOCAL]) if weights.any() else (_SETTINGS_CURE, [])
+    raise GuardError("\n".join([cure, " ".join(texts), *local, OFF]))
 
 
 def _sides(ranks: Sequence[int], values: Any) -> str:

@@ -51,6 +51,8 @@ class KerasVariants:
         """
         made = types.SimpleNamespace()
         for name, (behaviour, base) in self._parts.items():
+            if not hasattr(keras.callbacks, base):
+                continue  # not every Keras has each
             bases = (behaviour, getattr(keras.callbacks, base))
             contents = {"__module__": self._module, "__doc__": behaviour.__doc__}
             if not hasattr(bases[1], compat.ASKED_BY_TF_KERAS):

@@ -9,7 +9,7 @@ import tensorflow as tf
 import wrapt
 
 from tf_hvd.core.tensorflow_hooks import verbatim
-from tf_hvd.keras import adapted, compat, data_order, fit_sync, guard, resume
+from tf_hvd.keras import adapted, compat, data_order, fit_config, fit_sync, guard, resume
 from tf_hvd.keras.keras_variants import internal_callback
 from tf_hvd.training.guard import watches
 
@@ -133,6 +133,7 @@ def _watched_callbacks(base: Any, original: Any, name: str) -> Any:
                     base, [*callbacks, internal_callback(guard.Watch, base)]
                 )
             else:
+                fit_config.release_writers(callbacks)
                 callbacks += resume.last(base, callbacks)
         original(self, callbacks, add_history, *args, **kwargs)
 

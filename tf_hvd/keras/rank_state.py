@@ -10,6 +10,7 @@ rank, so its entries are only those that differ.
 """
 
 import hashlib
+import os
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -207,9 +208,10 @@ class RankStates:
         """Called on the first rank, after Keras has written."""
         mine = plain_values.dumps(self._own | _callback_entries(self._callbacks))
         contents = {"updates": _updates(self._model), "ranks": [mine, *self._others]}
-        with tf.io.gfile.GFile(f"{path}.new", "wb") as file:
+        new = f"{path}.{os.urandom(8).hex()}"  # nobody has put a link there
+        with tf.io.gfile.GFile(new, "wb") as file:
             file.write(plain_values.dumps(contents))
-        tf.io.gfile.rename(f"{path}.new", path, overwrite=True)
+        tf.io.gfile.rename(new, path, overwrite=True)
 
     def restore(self, path: str) -> int | None:
         """Called on all ranks, after Keras has restored; the path counts at the first one.

@@ -20,6 +20,7 @@ import tensorflow as tf
 from tf_hvd.collectives.objects import Title, broadcast_object
 from tf_hvd.collectives.variables import is_seed
 from tf_hvd.core import basics
+from tf_hvd.core import files as local_files
 from tf_hvd.core.process_sets import ProcessSet
 from tf_hvd.core.tensorflow_hooks import tf_variable
 from tf_hvd.keras import compat, data_order
@@ -49,7 +50,7 @@ def _write(directory: str, files: Files) -> None:
     for name, contents in files.items():
         path = os.path.join(directory, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "wb") as file:
+        with local_files.writing(path) as file:
             file.write(contents)
 
 

@@ -105,6 +105,7 @@ def explain(
     recordings: Sequence[Recording],
     first: int | None = None,
     codes: Mapping[int, int] | None = None,
+    told: str = "",
 ) -> Failure:
     """Says what went wrong.
 
@@ -112,8 +113,9 @@ def explain(
         recordings: of one job; at least one.
         first: the rank that was the first to end badly, by the launcher's count; None: not known.
         codes: the exit code, or minus the signal, of ranks that ended badly, by the same.
+        told: what the reader has read before; an exception in it is not told again.
     """
-    job = _Job(recordings, first, codes or {})
+    job = _Job(recordings, first, codes or {}, told)
     for look in (_death, _disagreement, _failure, _gone, _early_end, _difference, _stuck):
         if found := look(job):
             sentence, ranks = found
@@ -125,8 +127,13 @@ class _Job:
     """The ranks' calls beside each other."""
 
     def __init__(
-        self, recordings: Sequence[Recording], first: int | None, codes: Mapping[int, int]
+        self,
+        recordings: Sequence[Recording],
+        first: int | None,
+        codes: Mapping[int, int],
+        told: str,
     ) -> None:
+        self.told = told
         self.lost = {one.rank: lost(one.ended) for one in recordings}
         ends_badly = [one.told for one in recordings if one.told and not self.tells_of_leaving(one)]
         end = min(ends_badly, default=0)
@@ -320,7 +327,8 @@ def _failure(job: _Job) -> tuple[str, list[int]] | None:
     ]
     if left:
         one = min(left, key=lambda each: each.left)
-        text = f"rank {one.rank} left the job: {_shortened(one.reason)}"
+        why = "" if one.reason in job.told else f": {_shortened(one.reason)}"
+        text = f"rank {one.rank} left the job{why}"
         return _sentence(text, job.after(one.rank), job.others(one.rank)), [one.rank]
     rank = job.gone(died=False)
     if rank is None or rank in job.of:

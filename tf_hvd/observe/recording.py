@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tf_hvd.core import contract
+from tf_hvd.core import contract, files, messages
 from tf_hvd.core.printable import printable
 
 _MAGIC = b"tfhvdrec"
@@ -50,6 +50,9 @@ _COMPILED = 1
 _NAME = re.compile(r"rank\.\d+")
 ENDS = "ends.json"
 """A file in it, in which the launcher notes how the ranks ended."""
+LARGEST = 64 * 10**6
+"""Bytes of a recording, or of `ENDS`."""
+_RANKS = 1 << 20
 
 
 class RecordingError(ValueError):
@@ -176,6 +179,8 @@ def parse(data: bytes) -> Recording:
         header, slot, capacity, made, *facts = _HEAD.unpack_from(data, _FORMAT.size)
         rank, size, process, state, launched, part, realtime, steady, left, *facts = facts
         host, job, reason, ended, told, lost_call, failed_call, failed = facts
+        if not 0 <= rank < size <= _RANKS:
+            raise RecordingError(f"it is damaged: it says that it is of rank {rank} of {size}")
         if slot != _SLOT.size or len(data) < header + capacity * slot:
             raise RecordingError(f"the file is not whole: it has {len(data)} bytes")
         slots = range(header, header + min(capacity, made) * slot, slot)
@@ -288,11 +293,15 @@ def read(folder: Path) -> Dump:
     if _NAME.fullmatch(folder.name) and folder.is_file():
         folder = folder.parent
     for path in sorted([*folder.glob("rank.*"), *folder.glob("*/rank.*")]):
-        if _NAME.fullmatch(path.name) and path.is_file():
+        # The output of rank N may be in a folder of that name.
+        if _NAME.fullmatch(path.name) and not path.is_dir():
             try:
-                one = parse(path.read_bytes())
+                one = parse(files.read(path, LARGEST))
             except RecordingError as error:
                 faults.append(f"{path}: {error}")
+                continue
+            except OSError as error:
+                faults.append(files.reason(error))
                 continue
             found.setdefault(path.parent, []).append(one)
     if not found:
@@ -308,10 +317,10 @@ def read(folder: Path) -> Dump:
 
 def _ends(folder: Path) -> tuple[int | None, dict[int, int]]:
     try:
-        noted = json.loads((folder / ENDS).read_text())
+        noted = json.loads(files.read(folder / ENDS, LARGEST))
         codes = {int(number): int(code) for number, code in noted["codes"].items()}
         return None if noted["first"] is None else int(noted["first"]), codes
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, *messages.DAMAGE, AttributeError):
         return None, {}
 
 

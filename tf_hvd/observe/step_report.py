@@ -19,6 +19,8 @@ _SMALL = 1 << 20
 """Bytes of an operation that is small, whatever moves it; a bucket has as many at least."""
 _WORTH = 0.05
 """What of a step is worth a change."""
+_ALL = 0
+"""The process set of all ranks."""
 _FEW = 3
 """Steps, of which none can be left out."""
 
@@ -51,10 +53,14 @@ class Report:
     """Ranks whose timelines are not there."""
     apart: Sequence[int]
     """Ranks that have timelines, and no part in these steps."""
+    lacking: Sequence[int]
+    """Those of them that must have had one, since all ranks make these calls."""
     dropped: int
     clock_error: float | None
     """By how much ranks' times may be off, milliseconds; None: nobody knows."""
     advice: str
+    faults: Sequence[str]
+    """What is wrong with the files, a sentence each."""
 
     @property
     def count(self) -> int:
@@ -72,6 +78,7 @@ def report(traces: Sequence[Trace]) -> Report:
     steps = analyse(traces)
     first = 1 if len(steps.steps) > _FEW else 0
     there = set(steps.steps[0].ranks) if steps.steps else set(ranks)
+    apart = set(ranks) - there
     counted = steps.steps[first:]
     rows = [_row(trace, counted) for trace in traces if counted and trace.rank in there]
     errors = [trace.clock_error for trace in traces]
@@ -81,11 +88,22 @@ def report(traces: Sequence[Trace]) -> Report:
         rows,
         first,
         sorted(set(range(size)) - set(ranks)),
-        sorted(set(ranks) - there),
+        sorted(apart),
+        sorted(apart) if steps.steps and steps.steps[0].calls[0][0] == _ALL else [],
         sum(trace.dropped for trace in traces),
         max(known, default=0) / _MS if len(known) == len(errors) else None,
         _advice(counted, steps, rows),
+        _faults(traces, steps),
     )
+
+
+def _faults(traces: Sequence[Trace], steps: Steps) -> list[str]:
+    # A file may have several ranks.
+    said = dict.fromkeys(fault for trace in traces for fault in trace.faults)
+    if steps.left_out:
+        left_out = plural(steps.left_out, "step")
+        said[f"{left_out} left out: by the times of some rank, the end came first."] = None
+    return list(said)
 
 
 def _row(trace: Trace, steps: Sequence[Step]) -> RankRow:
@@ -108,9 +126,15 @@ def _row(trace: Trace, steps: Sequence[Step]) -> RankRow:
 
 
 def _advice(counted: Sequence[Step], steps: Steps, rows: Sequence[RankRow]) -> str:
-    if not rows:
-        return "No call comes twice: there are no steps to look at."
+    if not rows and not any(steps.calls.values()):
+        return (
+            "The timelines have no collective calls, and so no steps: none ended while they were "
+            "written, or the files were cut."
+        )
     step = mean_of(row.step for row in rows)
+    if not step:
+        wrong = "Times are wrong" if rows or steps.left_out else "No call comes twice"
+        return f"{wrong}: there are no steps to look at."
     waiting = mean_of(row.waiting for row in rows)
     transfer = mean_of(row.transfer for row in rows)
     exposed = (waiting + transfer) / step
@@ -209,7 +233,13 @@ def notes(report: Report) -> list[str]:
     if report.missing:
         who = ranks_text(report.missing, _NAMED)
         said.append(f"No timeline of {who}: how long they waited is not known.")
-    if report.apart:
+    if report.lacking:
+        who = ranks_text(report.lacking, _NAMED)
+        said.append(
+            f"No calls of these steps in the timelines of {who}: they were cut, or are of another "
+            "time."
+        )
+    elif report.apart:
         who = ranks_text(report.apart, _NAMED)
         said.append(f"{who.capitalize()} took no part in these steps.")
     if report.dropped:
@@ -218,4 +248,4 @@ def notes(report: Report) -> list[str]:
         said.append("The ranks' clocks were not compared: who was late is not certain.")
     elif report.clock_error > 0:
         said.append(f"Times of different ranks agree within {report.clock_error:.3f} ms.")
-    return said
+    return [*said, *report.faults]

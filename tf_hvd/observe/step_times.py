@@ -90,6 +90,11 @@ class Step:
     ranks: Mapping[int, RankStep]
     calls: Sequence[Key]
 
+    @property
+    def is_in_order(self) -> bool:
+        """Whether it ends after it began, on all ranks."""
+        return all(one.length >= 0 for one in self.ranks.values())
+
     @functools.cached_property
     def late(self) -> tuple[int, int] | None:
         """The rank that the others waited for the longest; None if nobody waited.
@@ -110,6 +115,8 @@ class Steps:
     """Of each rank, by what names them on all."""
     last: dict[Key, tuple[int, int]] = field(default_factory=dict)
     """Of each call the rank that made it last, and when."""
+    left_out: int = 0
+    """Steps that end before they begin, on some rank: its times are wrong."""
 
 
 def analyse(traces: Sequence[Trace]) -> Steps:
@@ -130,14 +137,24 @@ def analyse(traces: Sequence[Trace]) -> Steps:
         common = [call for key, call in reference.items() if callers[key] == group]
         split = _split(sorted(common, key=lambda each: each.submitted))
         if len(split) > 1:
-            ranks = {trace.rank: _Rank(trace, calls[trace.rank]) for trace in traces}
-            _compare([ranks[rank] for rank in sorted(group)])
-            for number, (first, following) in enumerate(itertools.pairwise(split)):
-                begin, end = first[0].key, following[0].key
-                on = {rank: ranks[rank].step(begin, end, found.last) for rank in sorted(group)}
-                found.steps.append(Step(number, on, [call.key for call in first]))
+            of = [_Rank(trace, calls[trace.rank]) for trace in traces if trace.rank in group]
+            _compare(of)
+            steps = _steps(split, of, found.last)
+            found.steps = [each for each in steps if each.is_in_order]
+            found.left_out = len(steps) - len(found.steps)
             break
     return found
+
+
+def _steps(
+    split: Sequence[Sequence[Call]], ranks: Sequence[_Rank], last: Mapping[Key, tuple[int, int]]
+) -> list[Step]:
+    steps = []
+    for number, (first, following) in enumerate(itertools.pairwise(split)):
+        begin, end = first[0].key, following[0].key
+        on = {rank.number: rank.step(begin, end, last) for rank in ranks}
+        steps.append(Step(number, on, [call.key for call in first]))
+    return steps
 
 
 def of_one_job(one: Trace, its: Mapping[Key, Call], other: Trace) -> bool:
@@ -162,6 +179,19 @@ def of_one_job(one: Trace, its: Mapping[Key, Call], other: Trace) -> bool:
     return True
 
 
+def is_mixed(trace: Trace) -> bool:
+    """Whether a rank's timeline has calls of several jobs, as if these had written one file.
+
+    In a job the calls of a process set have an order each, in which they come.
+    """
+    placed = [span for span in trace.spans.get("agreement", ()) if span.values.get("order")]
+    calls = sorted(calls_of(trace).values(), key=lambda call: call.key)
+    return len(calls) < len(placed) or any(
+        one.key[0] == following.key[0] and following.agreed < one.agreed - _SECOND
+        for one, following in itertools.pairwise(calls)
+    )
+
+
 def _last_ones(calls: Mapping[int, Mapping[Key, Call]]) -> dict[Key, tuple[int, int]]:
     found: dict[Key, tuple[int, int]] = {}
     for rank, its in calls.items():
@@ -177,7 +207,7 @@ def _last_ones(calls: Mapping[int, Mapping[Key, Call]]) -> dict[Key, tuple[int, 
 def calls_of(trace: Trace) -> dict[Key, Call]:
     """A rank's calls that came in order."""
     ends = {
-        operation.values["operation"]: operation.end
+        operation.values.get("operation"): operation.end
         for spans in trace.spans.values()
         for operation in spans
         if "calls" in operation.values
@@ -239,11 +269,13 @@ def _compare(ranks: Sequence[_Rank]) -> None:
 
 class _Rank:
     def __init__(self, trace: Trace, its: Mapping[Key, Call]) -> None:
-        self._rank = trace.rank
+        self.number = trace.rank
         self._its = its
         self._calls = sorted(its.values(), key=lambda each: each.submitted)
         self._submitted = [call.submitted for call in self._calls]
-        self._exposed = [(span.begin, span.end) for span in trace.spans.get("TensorFlow", [])]
+        waits = trace.spans.get("TensorFlow", ())
+        self._exposed = _apart((span.begin, span.end) for span in waits)
+        self._known = {span.begin for span in waits}
 
     def between(self) -> dict[Pair, list[int]]:
         """How long after a call another one came, by their names."""
@@ -256,19 +288,19 @@ class _Rank:
 
     def add_idle(self, usual: Mapping[Pair, float]) -> None:
         """Counts as exposed what it took longer than usual from one call to the next."""
-        known = {since for since, _ in self._exposed}
         under_way: list[int] = []
         for call, following in itertools.pairwise(self._calls):
             under_way = [end for end in [*under_way, call.ended] if end > call.submitted]
             ended = max((end for end in under_way if end <= following.submitted), default=0)
             computes = usual.get((call.name, following.name))
-            if computes is None or call.submitted in known:
+            if computes is None or call.submitted in self._known:
                 continue
             longer = following.submitted - call.submitted - computes
             since = max(call.submitted, ended - int(longer))
             # If there was more to compute after that end, it is this rank that is slow.
             if since < ended and following.submitted - ended <= computes:
                 insort(self._exposed, (since, ended))
+        self._exposed = _apart(self._exposed)
 
     def step(self, first: Key, following: Key, last: Mapping[Key, tuple[int, int]]) -> RankStep:
         begin, end = self._its[first].submitted, self._its[following].submitted
@@ -284,7 +316,7 @@ class _Rank:
             at = since
             for start, stop in [*its, (until, until)]:
                 for awaited, time in _awaited(at, start, near, last):
-                    if awaited != self._rank:
+                    if awaited != self.number:
                         waiting[awaited] += time
                 at = stop
             moving += its
@@ -303,6 +335,16 @@ def _awaited(
         if time > at:
             yield rank, min(time, end) - at
             at = min(time, end)
+
+
+def _apart(intervals: Iterable[Interval]) -> list[Interval]:
+    """The same without what an earlier one has already: no moment counts twice."""
+    apart: list[Interval] = []
+    for since, until in sorted(intervals):
+        begin = max(since, apart[-1][1]) if apart else since
+        if begin < until:
+            apart.append((begin, until))
+    return apart
 
 
 def _union(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -1,23 +1,45 @@
-"""Reads timelines (docs/timeline.md), which are Chrome's JSON.
+"""Reads timelines (docs/timeline.md), which are Chrome's JSON, line by line.
 
-Knows the standard library alone. A file may be of a rank that was killed: what is whole of it
-counts.
+Knows the standard library and tf_hvd/core alone. A file may be of a rank that was killed, or be no
+timeline at all: what is whole of it counts, and of the rest it is told how much there is.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+from tf_hvd.core import files
+from tf_hvd.core.printable import printable
+
+_LARGEST = 4 * 10**9
+"""Bytes of a file. What they hold takes four times as much memory."""
+_LONGEST = 1 << 16
+"""Bytes of a line: names are cut long before."""
+_FOREIGN = 1000
+"""Lines without an event of ours, in a file that has not as many with one: it is none of ours."""
+_RANKS = 1 << 20
+_LARGEST_NUMBER = (1 << 63) - 1
+_NUMBERS = {"set", "order", "bytes", "tensors", "operation", "calls", "last_rank"}
+"""What is calculated with, of a span's values."""
+_OF_A_CALL = {"set", "bytes", "tensors"}
+"""What a span has beside an order."""
+_MICROSECONDS = re.compile(r"\d{1,16}(?:\.\d{1,9})?")
+_DAMAGE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What a damaged line leads to, where it is read or where it is taken."""
 
 
 class TraceError(ValueError):
     """It is no timeline of tf_hvd's."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Span:
     name: str
     begin: int
@@ -41,13 +63,20 @@ class Trace:
     """Times and values, by name."""
     several: bool = False
     """Another process of this rank is in the file as well."""
+    faults: list[str] = field(default_factory=list)
+    """What is wrong with the files, a sentence each."""
 
     def describe(self, size: int, host: str, process: int) -> None:
         """Takes what a file says of itself; of a file that was continued, again."""
         self.several |= self.size > 0 and process != self.process
         self.size, self.host, self.process = size, host, process
 
+    def is_of_process(self, other: Trace) -> bool:
+        """Whether both are of one process, which is a rank of one job."""
+        return (self.host, self.process) == (other.host, other.process)
+
     def continue_with(self, later: Trace) -> None:
+        self.faults += later.faults
         for name, spans in later.spans.items():
             self.spans.setdefault(name, []).extend(spans)
         for name, values in later.counters.items():
@@ -72,12 +101,25 @@ def read(path: str | Path) -> list[Trace]:
       TraceError: there is none in it, or there are several of a rank.
       OSError: it cannot be read.
     """
-    traces = _read_json(Path(path).read_bytes())
-    found = [each for each in traces.values() if each.size]
-    if not found:
-        raise TraceError(f"{path} is not a timeline that tf_hvd has written")
+    reader = _Reader()
+    with files.opened(path, _LARGEST) as file:
+        size = os.fstat(file.fileno()).st_size
+        for line in _lines(file, size):
+            reader.take(line)
+            if reader.foreign > _FOREIGN + reader.events:
+                break
+    found = [each for each in reader.traces() if each.size]
+    if not found and reader.events:
+        raise TraceError(
+            f"{path} is not a timeline that tf_hvd has written, or was cut at its beginning: no "
+            "line of it says which rank it is of"
+        )
+    if not found or reader.foreign > _FOREIGN + reader.events:
+        what = "is not a timeline that tf_hvd has written" if size else "is empty"
+        raise TraceError(f"{path} {what}")
     for trace in found:
         trace.file = str(path)
+        trace.faults += [f"{path} {fault}" for fault in reader.faults()]
         if trace.several:
             raise TraceError(
                 f"{path} has several timelines of rank {trace.rank}, as of a job that started "
@@ -90,60 +132,116 @@ def read(path: str | Path) -> list[Trace]:
     return sorted(found, key=lambda each: each.rank)
 
 
+def _lines(file: BinaryIO, size: int) -> Iterator[bytes]:
+    """Of what the file has now. The last line has perhaps no end, or is too long to be looked at.
+
+    What comes behind a line that is too long is not read: of a hole of zeros that may be much.
+    """
+    while size > 0 and (line := file.readline(_LONGEST)):
+        size -= len(line)
+        yield line
+        if not line.endswith(b"\n"):
+            return
+
+
 def _nested(spans: Sequence[Span]) -> list[Span]:
-    """Of spans of one track those that no other holds; they have what they hold."""
+    """Of spans of one track those that no other holds, and all calls; they have what they hold."""
     top: list[Span] = []
     open_: list[Span] = []
     for span in sorted(spans, key=lambda each: (each.begin, -each.end)):
         while open_ and (open_[-1].end <= span.begin or open_[-1].end < span.end):
             open_.pop()
-        (open_[-1].parts if open_ else top).append(span)
+        (open_[-1].parts if open_ and "order" not in span.values else top).append(span)
         open_.append(span)
     return top
 
 
-def _read_json(data: bytes) -> dict[int, Trace]:
-    traces: dict[int, Trace] = {}
-    names: dict[tuple[int, int], str] = {}
-    spans: dict[tuple[int, int], list[Span]] = {}
-    for event in _events(data.decode(errors="replace")):
-        rank = event.get("pid")
-        if not isinstance(rank, int):
-            continue
-        trace = traces.setdefault(rank, Trace(rank))
-        track, kind, given = (rank, event.get("tid", 0)), event.get("ph"), event.get("args", {})
-        if kind == "M" and event["name"] == "tf_hvd":
-            trace.describe(given["size"], given["host"], given["process"])
-        elif kind == "M" and event["name"] == "thread_name":
-            names[track] = given["name"]
-        elif kind == "X":
-            begin = _ns(event["ts"])
-            one = Span(event["name"], begin, begin + _ns(event["dur"]), given)
-            spans.setdefault(track, []).append(one)
-        elif kind == "C":
-            value = next(iter(given.values()))
-            trace.counters.setdefault(event["name"], []).append((_ns(event["ts"]), value))
-    for track, its in spans.items():
-        name = names.get(track, "")
-        traces[track[0]].spans.setdefault(name, []).extend(_nested(its))
-    return traces
+class _Reader:
+    """Takes the lines of a file, one event each; the array that they are in is never closed."""
 
+    def __init__(self) -> None:
+        self.events = 0
+        """Lines with an event such as ours."""
+        self.foreign = 0
+        """Lines with another, or with none."""
+        self._damaged = 0
+        self._cut = False
+        self._decode = json.JSONDecoder(parse_float=str).decode
+        self._traces: dict[int, Trace] = {}
+        self._names: dict[tuple[int, int], str] = {}
+        self._spans: dict[tuple[int, int], list[Span]] = {}
 
-def _ns(microseconds: str) -> int:
-    """Exact: as text a number has all its digits."""
-    whole, _, rest = microseconds.partition(".")
-    return int(whole) * 1000 + int(rest.ljust(3, "0")[:3])
-
-
-def _events(text: str) -> Iterator[dict[str, Any]]:
-    """Each line has one; the last may be half a line, and the array is never closed."""
-    for line in text.splitlines():
-        line = line.strip().rstrip(",")
-        if line in ("", "[", "]"):
-            continue
+    def take(self, line: bytes) -> None:
+        text = line.decode(errors="replace").strip().rstrip(",")
+        if text in ("", "[", "]", "[]"):
+            self.foreign += 1
+            return
         try:
-            event = json.loads(line, parse_float=str)
-        except ValueError:
-            continue
-        if isinstance(event, dict):
-            yield event
+            self._take(self._decode(text))
+        except _DAMAGE:
+            self.foreign += 1
+            # The last one may be half a line.
+            whole = line.endswith(b"\n")
+            self._damaged += whole
+            self._cut |= not whole
+
+    def traces(self) -> list[Trace]:
+        for track, its in self._spans.items():
+            trace = self._traces[track[0]]
+            if track in self._names:
+                trace.spans.setdefault(self._names[track], []).extend(_nested(its))
+            else:  # the line that names it was damaged
+                self._damaged += len(its)
+        return list(self._traces.values())
+
+    def faults(self) -> list[str]:
+        """What is wrong with the file; call it after `traces`."""
+        found = ["ends in the middle of a line: its rank was killed, or still runs."] * self._cut
+        if self._damaged:
+            lines = f"{self._damaged} line{'s' * (self._damaged > 1)}"
+            found.append(f"has {lines} that cannot be read.")
+        return found
+
+    def _take(self, event: dict[str, Any]) -> None:
+        kind, given = event.get("ph"), event.get("args", {})
+        if kind not in ("M", "X", "C", "i"):
+            self.foreign += 1
+            return
+        rank, name = _number(event["pid"], 0, _RANKS - 1), event["name"]
+        trace, track = self._traces.get(rank) or Trace(rank), (rank, _number(event.get("tid", 0)))
+        if kind == "M" and name == "tf_hvd":
+            size = _number(given["size"], rank + 1, _RANKS)
+            trace.describe(size, printable(given["host"]), _number(given["process"]))
+        elif kind == "M" and name == "thread_name":
+            self._names[track] = printable(given["name"])
+        elif kind == "X":
+            begin, length = _ns(event["ts"]), _ns(event["dur"])
+            for each in given.keys() & _NUMBERS:
+                _number(given[each])
+            if "order" in given and not given.keys() >= _OF_A_CALL:
+                raise KeyError("order")
+            # Each line has the same names anew, which would take most of the memory.
+            values = {sys.intern(each): value for each, value in given.items()}
+            span = Span(sys.intern(printable(name)), begin, begin + length, values)
+            self._spans.setdefault(track, []).append(span)
+        elif kind == "C":
+            (value,) = given.values()
+            of_name = trace.counters.setdefault(name, [])
+            of_name.append((_ns(event["ts"]), _number(value, -_LARGEST_NUMBER)))
+        self._traces[rank] = trace
+        self.events += 1
+
+
+def _number(value: Any, least: int = 0, most: int = _LARGEST_NUMBER) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(value)
+    return value
+
+
+def _ns(microseconds: Any) -> int:
+    """Exact: as text a number has all its digits."""
+    text = str(microseconds)
+    if not _MICROSECONDS.fullmatch(text):
+        raise ValueError(text)
+    whole, _, rest = text.partition(".")
+    return int(whole) * 1000 + int(rest.ljust(3, "0")[:3])

@@ -34,8 +34,9 @@ def strip_ops(
 
     Args:
       source: a GraphDef, MetaGraphDef or SavedModel message, which is not changed; or the path of
-        a GraphDef (.pb, .pbtxt), of a checkpoint's .meta, or of a SavedModel folder, anything
-        that tf.io.gfile opens.
+        a GraphDef (.pb, .pbtxt), of a checkpoint's .meta, of a SavedModel folder, or of a file of
+        Keras' (.keras, .h5), which has none of these ops and is copied; anything that tf.io.gfile
+        opens.
       output: where to write, if `source` is a path; must not exist. Text if it ends in .pbtxt.
       outputs: names of nodes or tensors; what they do not need is left out.
       assume_single_process: take the values of one process where an output depends on what the
@@ -90,8 +91,31 @@ def find_ops(path: str, progress: bool = False) -> Report:
     return report
 
 
-def strip_path(path: str, output: str, request: Request, progress: bool = False) -> Report:
+def beside(path: str) -> str:
+    """Where to write what has no output: `graph.pb` becomes `graph-stripped.pb`.
+
+    Raises:
+      StripError: the path cannot be looked at.
+    """
+    with files.doing(f"read {path}"):
+        folder, slash, name = path.rstrip("/").rpartition("/")
+        stem, dot, ending = name.rpartition(".")
+        if not stem or tf.io.gfile.isdir(path):
+            stem, dot, ending = name, "", ""
+    return f"{folder}{slash}{stem}-stripped{dot}{ending}"
+
+
+def strip_path(
+    path: str, output: str, request: Request, progress: bool = False, copies: bool = True
+) -> Report:
     """As `strip_ops`, from path to path.
+
+    Args:
+      path: what is read.
+      output: what is written.
+      request: what for.
+      progress: whether to show how far it is.
+      copies: whether to write what needs no change.
 
     Raises:
       StripError: see `strip_ops`.
@@ -102,7 +126,9 @@ def strip_path(path: str, output: str, request: Request, progress: bool = False)
     bars = Bars(progress)
     try:
         parts, kind, was_text = _stripped(source, request, report, bars)
-        to_text = output.endswith(_TEXT_SUFFIXES) and source == path
+        if not copies and not report.found and not request.outputs:
+            return report
+        to_text = output.endswith(_TEXT_SUFFIXES) and source == path and not report.of_keras
         if not report.found and not request.outputs and was_text == to_text:
             # As it is: protobuf may write equal messages in other bytes.
             parts = [files.read(source, lambda _: lambda _: None)]
@@ -112,22 +138,28 @@ def strip_path(path: str, output: str, request: Request, progress: bool = False)
         if source == path:
             files.write(output, parts, advance)
             return report
-        others = [
-            (name, length)
-            for name, length in files.tree(path)
-            if name not in (_FINGERPRINT, f"{_SAVED_MODEL}.pb", f"{_SAVED_MODEL}.pbtxt")
-        ]
-        copied, copying = 0, bars.step("copying", sum(length for _, length in others))
-        with files.new_folder(output) as folder:
-            for name, length in others:
-                files.copy(tf.io.gfile.join(path, name), tf.io.gfile.join(folder, name))
-                copied += length
-                copying(copied)
-            # Last: without it, this is no SavedModel.
-            files.fill(tf.io.gfile.join(folder, f"{_SAVED_MODEL}.pb"), parts, advance)
+        _write_saved_model(path, output, parts, advance, bars)
     finally:
         bars.close()
     return report
+
+
+def _write_saved_model(
+    path: str, output: str, parts: Sequence[bytes | bytearray], advance: files.Tick, bars: Bars
+) -> None:
+    others = [
+        (name, length)
+        for name, length in files.tree(path)
+        if name not in (_FINGERPRINT, f"{_SAVED_MODEL}.pb", f"{_SAVED_MODEL}.pbtxt")
+    ]
+    copied, copying = 0, bars.step("copying", sum(length for _, length in others))
+    with files.new_folder(output) as folder:
+        for name, length in others:
+            files.copy(tf.io.gfile.join(path, name), tf.io.gfile.join(folder, name))
+            copied += length
+            copying(copied)
+        # Last: without it, this is no SavedModel.
+        files.fill(tf.io.gfile.join(folder, f"{_SAVED_MODEL}.pb"), parts, advance)
 
 
 def _graph_file(path: str) -> str:
@@ -158,8 +190,14 @@ def _graph_file(path: str) -> str:
 def _stripped(
     source: str, request: Request, report: Report, bars: Bars
 ) -> tuple[Sequence[bytes | bytearray], str, bool]:
-    """What is to be written, in parts; its kind, and whether the source is a text."""
+    """What is to be written, in parts; its kind, and whether the source is a text.
+
+    Nothing, of no kind, for a file of Keras' own.
+    """
     data = files.read(source, lambda size: bars.step("reading", size))
+    report.of_keras = not request.outputs and formats.is_of_keras(data)
+    if report.of_keras:
+        return [], "", False
     try:
         kind = formats.text_kind(data)
         is_text = kind is not None

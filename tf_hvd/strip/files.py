@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 
 import tensorflow as tf
@@ -188,7 +187,7 @@ def _local_path(path: str) -> str | None:
 def _beside(path: str) -> str:
     folder, slash, name = path.rstrip("/").rpartition("/")
     # Not the name with something after it: to ram:// that looks like something inside of it.
-    return f"{folder}{slash}.tmp-{uuid.uuid4().hex[:8]}-{name}"
+    return f"{folder}{slash}.tmp-{os.urandom(8).hex()}-{name}"
 
 
 def _fill(path: str, chunks: Iterable[bytes | bytearray], advance: Tick) -> None:

@@ -33,9 +33,15 @@ _FIRST_WORDS = {
 }
 _SCHEMA_TAG = 0x08
 _LARGEST = (1 << 31) - 1
-# A zip archive, and HDF5.
-_OF_KERAS = (b"PK\x03\x04", b"\x89HDF\r\n\x1a\n")
+_ZIP, _HDF5 = b"PK\x03\x04", b"\x89HDF\r\n\x1a\n"
+# The first file in a zip archive of Keras', and where its name stands.
+_METADATA, _NAME = b"metadata.json", 30
 _TEXT = re.compile(rb"\s*(?:#[^\n]*\n\s*)*([a-z_]+)\s*[:{]")
+
+
+def is_of_keras(data: bytes | bytearray) -> bool:
+    """Whether these are the bytes of a .keras or .h5 file, which hold no graph."""
+    return data.startswith(_HDF5) or (data.startswith(_ZIP) and data.startswith(_METADATA, _NAME))
 
 
 def text_kind(data: bytes | bytearray) -> str | None:
@@ -74,7 +80,7 @@ def from_binary(data: bytes | bytearray, kind: str | None) -> tuple[Any, str]:
     """
     if not data:
         raise StripError("it is empty; save the graph again")
-    if bytes(data[:8]).startswith(_OF_KERAS):
+    if data.startswith((_ZIP, _HDF5)):
         raise StripError(
             "this is not a graph; if Keras has saved it (.keras, .h5), it holds no ops of tf_hvd, "
             "and there is nothing to strip"

@@ -52,6 +52,7 @@ class Report:
     found: list[Found] = field(default_factory=list)
     nodes: int = 0
     functions: int = 0
+    of_keras: bool = False  # a file without a graph
 
 
 def strip_graph(message: Any, request: Request, report: Report) -> list[bytes]:

@@ -19,6 +19,8 @@ OFF = "To train each rank by itself, use `with tf_hvd.keras.unguarded():` or set
 class GuardError(Exception):
     """Training was stopped: the ranks did not train one model.
 
+    Its text has four lines at most, the first of which says what to do.
+
     Not a RuntimeError, for AutoGraph passes on the type of direct subclasses only.
     """
 
@@ -93,14 +95,14 @@ def watches() -> bool:
     )
 
 
-def not_reduced(subject: str, cure: str) -> str:
+def not_reduced(cure: str, subject: str) -> str:
     """The text of the error for gradients that nothing has reduced.
 
     Args:
+      cure: what to do, in two lines at most.
       subject: what would train, and how: "Adam would apply gradients that were".
-      cure: what to do, as sentences.
     """
     return (
-        f"this job has {basics.size()} ranks, and {subject} not reduced over them, so that each "
-        f"rank would train a model of its own. {cure} {OFF}"
+        f"{cure}\nEach of the {basics.size()} ranks would train its own model: {subject} not "
+        f"reduced.\n{OFF}"
     )

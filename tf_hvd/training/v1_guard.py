@@ -90,11 +90,10 @@ class GradientCheck:
         if wrong:
             raise guard.GuardError(
                 guard.not_reduced(
+                    "Use compute_gradients() or minimize() of the distributed optimizer, "
+                    "which reduce.\nOr reduce yourself: tf_hvd.DistributedGradientTape, "
+                    "tf_hvd.allreduce. Reducing the loss is not enough.",
                     f"apply_gradients() of {kind} was given gradients that were",
-                    "It reduces nothing itself. Take the gradients from compute_gradients() of "
-                    "the distributed optimizer (they may be clipped after it) or call its "
-                    "minimize(); or compute them with tf_hvd.DistributedGradientTape, or reduce "
-                    "them with tf_hvd.allreduce. Reducing the loss is not enough.",
                 )
             )
 
@@ -140,10 +139,10 @@ def check_graph(graph: Any) -> None:
         if flow.unreduced(inputs):
             raise guard.GuardError(
                 guard.not_reduced(
+                    "Wrap the optimizer before its updates are made: "
+                    "tf_hvd.DistributedOptimizer(optimizer).\nTo broadcast the variables, or to "
+                    "reduce the loss, is not enough.",
                     f"the graph of this session has updates ({name}) by gradients that were",
-                    "Wrap the optimizer before it makes them: optimizer = "
-                    "tf_hvd.DistributedOptimizer(optimizer). (Broadcasting the variables makes "
-                    "the ranks alike at the start only; reducing the loss is not enough.)",
                 )
             )
 

@@ -2,7 +2,11 @@
 
 import csv
 import pathlib
+import sys
+import types
+import zipfile
 
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -232,10 +236,8 @@ def test_readme_stalled_with_an_odd_number_of_batches(flavour):
 
 
 @pytest.mark.parametrize("split", [True, False])
-def test_data_that_nobody_has_split_are_told(flavour, monkeypatch, rank, size, split):
+def test_data_that_nobody_has_split_are_told(flavour, told, rank, size, split):
     """Each rank trained on all of them, as often as there were ranks, without a word."""
-    told = []
-    monkeypatch.setattr(fit_sync.log, "warn_once", told.append)
     x = np.random.default_rng(7).normal(size=(4 * size, 3)).astype("float32")
     dataset = tf.data.Dataset.from_tensor_slices((x, x[:, :1]))
     model = make_model(flavour)
@@ -243,13 +245,11 @@ def test_data_that_nobody_has_split_are_told(flavour, monkeypatch, rank, size, s
     assert [text.count("hvd.shard(dataset)") for text in told] == [1, 1] * (rank == 0 and not split)
 
 
-def test_a_loss_that_a_train_step_averages_says_nothing_of_the_data(flavour, monkeypatch):
+def test_a_loss_that_a_train_step_averages_says_nothing_of_the_data(flavour, told):
     class Averaging(flavour.Sequential):
         def train_step(self, *given):
             return {"loss": tf_hvd.allreduce(super().train_step(*given)["loss"])}
 
-    told = []
-    monkeypatch.setattr(fit_sync.log, "warn_once", told.append)
     model = Averaging([flavour.Input([3]), flavour.layers.Dense(1, kernel_initializer="ones")])
     model.compile(hvd.DistributedOptimizer(flavour.optimizers.SGD(0.1)), "mse")
     fit(model)
@@ -287,32 +287,137 @@ def writers(module, folder):
     }
 
 
-def test_one_file_with_two_writers_is_refused(flavour, shared):
-    for kind, callback in writers(flavour.callbacks, shared).items():
-        text = same_error(lambda c=callback: fit(make_model(flavour), callbacks=[c]))
-        assert f"{kind} on ranks 0, 1 would write {shared}" in text
-        assert f"tf_hvd.keras.callbacks.{kind}" in text
+@pytest.fixture
+def told(monkeypatch):
+    """What this rank warns of."""
+    texts = []
+    monkeypatch.setattr(fit_sync.log, "warn_once", texts.append)
+    return texts
 
 
-@pytest.mark.parametrize("whose", ["ours", "Keras'"])
-def test_rank_0_alone_writes(flavour, rank, shared, whose):
-    module = callbacks.of(flavour) if whose == "ours" else flavour.callbacks
-    folder = shared / (f"rank{rank}" if whose == "ours" else "")
-    used = list(writers(module, folder).values()) if whose == "ours" or rank == 0 else []
-    folder.mkdir(exist_ok=True)
-    used.append(callbacks.of(flavour).MetricAverageCallback())
+@pytest.fixture
+def done(flavour, monkeypatch):
+    """What this rank does that others see: saved models and weights, requests to a server."""
+    found = []
+
+    def note(self, target, *args, **kwargs):
+        found.append(str(target))
+        return save(self, target, *args, **kwargs)
+
+    save = flavour.Model.save
+    monkeypatch.setattr(flavour.Model, "save", note)
+    requests = types.SimpleNamespace(post=lambda url, *_, **__: found.append(url))
+    module = sys.modules[flavour.callbacks.RemoteMonitor.__module__]
+    monkeypatch.setattr(module, "requests", requests)
+    return found
+
+
+def values_in(path):
+    """The weights in a .keras file; beside them stand names that Keras counts."""
+    found = {}
+
+    def look(name, item):
+        if isinstance(item, h5py.Dataset):
+            found[name] = item[()].tobytes()
+
+    with zipfile.ZipFile(path) as archive, archive.open("model.weights.h5") as weights:
+        h5py.File(weights, "r").visititems(look)
+    return found
+
+
+def written(folder):
+    """What is in the files of a folder, without what has a time or a process in it."""
+    found = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        name, contents = str(path.relative_to(folder)), path.read_bytes()
+        if ".tfevents." in name:
+            name, contents = name.partition(".tfevents.")[0], b""
+            assert name not in found  # of one process alone
+        if name.endswith(".keras"):
+            contents = values_in(path)
+        found[name] = contents
+    return found
+
+
+def test_writers_of_keras_on_all_ranks_write_on_rank_0(flavour, rank, shared, told, done):
+    """They stopped the first real script; or all wrote, where ranks were on several machines."""
+    results = {}
+    for whose, module in (("ours", callbacks.of(flavour)), ("Keras'", flavour.callbacks)):
+        folder = shared / whose
+        used = writers(module, folder)
+        used["TensorBoard"] = module.TensorBoard(str(folder / "board"))  # with the graph
+        best = str(folder / "best.keras")
+        used["best"] = module.ModelCheckpoint(best, monitor="val_loss", save_best_only=True)
+        used["RemoteMonitor"] = module.RemoteMonitor()
+        model = make_model(flavour)
+        tf_hvd.barrier()
+        seen = fit(model, callbacks=used.values(), epochs=2, validation_data=data()).history
+        assert_alike(model)
+        tf_hvd.barrier()
+        assert bool(done) == (rank == 0)
+        rows = list(csv.DictReader((folder / "log.csv").open()))
+        averages = hvd.broadcast_object(seen, 0)
+        assert [float(row["val_loss"]) for row in rows] == averages["val_loss"]
+        results[whose] = seen, [text.replace(str(folder), "") for text in done], written(folder)
+        done.clear()
+        kinds = "BackupAndRestore, CSVLogger, ModelCheckpoint, RemoteMonitor, TensorBoard"
+        assert [kinds in text for text in told] == [True] * (rank == 0 and whose == "Keras'")
+    assert results["Keras'"] == results["ours"]
+
+
+def test_writers_of_keras_with_paths_of_their_own_write(flavour, rank, size, shared, told):
+    """Also one on another rank than 0, and one that was on all ranks in the `fit` before."""
+    used = writers(flavour.callbacks, shared / f"rank{rank}")
+    del used["BackupAndRestore"]
+    used["TensorBoard"] = flavour.callbacks.TensorBoard(str(shared / f"rank{rank}"))
+    log = flavour.callbacks.CSVLogger(str(shared / "all.csv"))
+    (shared / f"rank{rank}").mkdir()
+    fit(make_model(flavour), callbacks=[*used.values(), log], epochs=1)
+    names = ["log.csv", "model.keras", "train/events.out"]
+    assert sorted(written(shared / f"rank{rank}")) == names
+    assert [text.count("CSVLogger") for text in told] == [1] * (rank == 0)
+    assert bool(getattr(log, "csv_file", None)) == (rank == 0)
+    fit(make_model(flavour), callbacks=[log] if rank == size - 1 else [], epochs=1)
+    assert bool(getattr(log, "csv_file", None)) == (rank in (0, size - 1))
+    with hvd.unguarded():
+        log.filename, log.csv_file = str(shared / f"alone{rank}.csv"), None
+        fit(make_model(flavour), callbacks=[log], epochs=1)
+    assert log.csv_file
+
+
+def test_a_writer_with_hooks_of_its_own_is_refused(flavour, rank, size, shared):
+    """What it does there may be for all ranks, or for one."""
+
+    def made(base, **contents):
+        return type("Own", (base,), contents)(str(shared / "model.keras"))
+
+    def hook_of_its_own(self, epoch, logs=None):
+        sums.append(int(tf_hvd.allreduce(tf.constant(epoch + 1), op=tf_hvd.Sum)))
+        super(type(self), self).on_epoch_end(epoch, logs)
+
+    sums = []
+    keras_s, ours = flavour.callbacks.ModelCheckpoint, callbacks.of(flavour).ModelCheckpoint
+    refused = made(keras_s, on_epoch_end=hook_of_its_own)
+    text = same_error(lambda: fit(make_model(flavour), callbacks=[refused]))
+    assert "ModelCheckpoint on ranks 0, 1" in text
+    assert f"would write {shared}" in text
+    assert "Derive its class from tf_hvd.keras.callbacks.ModelCheckpoint" in text
+    assert not (shared / "model.keras").exists()
+    assert sums == []
+    fit(make_model(flavour), callbacks=[made(ours, on_epoch_end=hook_of_its_own)])
+    assert sums == [size]
+    plain = made(keras_s, _should_save_on_batch=lambda self, batch: False)
+    fit(make_model(flavour), callbacks=[plain])
+    assert isinstance(plain, keras_s)
+
+
+def test_writers_of_keras_on_rank_0_only(flavour, rank, shared):
+    used = list(writers(flavour.callbacks, shared).values()) if rank == 0 else []
     model = make_model(flavour)
-    history = fit(model, callbacks=used, epochs=2, validation_data=data()).history
+    fit(model, callbacks=used, epochs=2, validation_data=data())
     assert_alike(model)
     tf_hvd.barrier()
-    if rank == 0:
-        rows = list(csv.DictReader((folder / "log.csv").open()))
-        assert [float(row["loss"]) for row in rows] == history["loss"]
-        assert [float(row["val_loss"]) for row in rows] == history["val_loss"]
-        assert list((folder / "board").rglob("events.*"))
-        assert (folder / "model.keras").exists()
-    elif whose == "ours":
-        assert list(folder.iterdir()) == []
+    assert {"log.csv", "model.keras", "board/train/events.out"} <= set(written(shared))
 
 
 def interrupt(self, epoch, logs):
@@ -320,7 +425,7 @@ def interrupt(self, epoch, logs):
         raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("given", ["all", "rank 0", "Keras' on rank 0"])
+@pytest.mark.parametrize("given", ["all", "rank 0", "Keras' on rank 0", "Keras' on all"])
 def test_resume(flavour, rank, shared, given):
     """Interrupted after two epochs, by all ranks; as good as not interrupted."""
     reference = make_model(flavour)
@@ -330,9 +435,9 @@ def test_resume(flavour, rank, shared, given):
 
     def train(extra):
         # The others need not see the folder of rank 0.
-        folder = str(shared / f"backup{rank}")
+        folder = str(shared / f"backup{0 if given.endswith('on all') else rank}")
         used = [callbacks.of(flavour).BroadcastGlobalVariablesCallback(0), *extra]
-        if given == "all" or rank == 0:
+        if given.endswith("all") or rank == 0:
             used.insert(0, module.BackupAndRestore(folder))
         fit(model, callbacks=used, epochs=4)
 

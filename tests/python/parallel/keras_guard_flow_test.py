@@ -13,7 +13,7 @@ from tf_hvd.keras.sync_batch_norm import synchronized
 
 pytestmark = [pytest.mark.framework, pytest.mark.jobs(2), pytest.mark.ranks(2)]
 
-NOT_REDUCED = r"this job has \d ranks, and SGD would apply gradients that were not reduced"
+NOT_REDUCED = r"SGD would apply gradients that were not reduced"
 LIBRARIES = pytest.mark.parametrize("library", [keras, tf_keras])
 
 
@@ -49,7 +49,7 @@ def test_data_without_a_batch_is_told_as_that():
 def test_plain_optimizer_next_to_sync_batch_normalization(library):
     layer = synchronized(library.layers.BatchNormalization)()
     model = make_model(library, layer)
-    with pytest.raises(GuardError, match=NOT_REDUCED + ".*SyncBatchNormalization"):
+    with pytest.raises(GuardError, match=NOT_REDUCED):
         fit(model)
     hvd.check_weights(model)
     model.compile(hvd.DistributedOptimizer(library.optimizers.SGD(0.1)), "mse")

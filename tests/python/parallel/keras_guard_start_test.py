@@ -13,7 +13,7 @@ from tf_hvd.keras import GuardError
 pytestmark = [pytest.mark.framework, pytest.mark.jobs(2), pytest.mark.ranks(2)]
 
 LIBRARIES = pytest.mark.parametrize("library", [keras, tf_keras])
-NOT_REDUCED = r"this job has \d ranks, and (SGD|Adam) would apply gradients that were not reduced"
+NOT_REDUCED = r"(SGD|Adam) would apply gradients that were not reduced"
 
 
 def make_model(library, optimizer=None, **options):

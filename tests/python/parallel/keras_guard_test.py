@@ -13,7 +13,7 @@ from tf_hvd.keras import GuardError
 pytestmark = [pytest.mark.framework, pytest.mark.jobs(2)]
 
 LIBRARIES = pytest.mark.parametrize("library", [keras, tf_keras])
-NOT_REDUCED = r"this job has \d ranks, and SGD .* not reduced .*DistributedOptimizer\(SGD"
+NOT_REDUCED = r"(?s)DistributedOptimizer\(SGD.*Each of the \d ranks .* SGD .* not reduced"
 
 
 def make_model(library, equal=True, layers=()):
@@ -96,7 +96,7 @@ def test_optimizer_that_lost_its_hook():
     model = make_model(keras)
     again = type(model.optimizer).from_config(model.optimizer.get_config())
     model.compile(again, "mse")
-    with pytest.raises(GuardError, match="from_config, copy and load_model give a plain optimizer"):
+    with pytest.raises(GuardError, match=NOT_REDUCED):
         fit(model)
 
 
@@ -109,12 +109,20 @@ def test_multi_optimizer_that_was_not_wrapped():
         fit(model)
 
 
+@LIBRARIES
 @pytest.mark.ranks(2)
-def test_model_that_was_loaded_by_keras(tmp_path):
+def test_model_that_was_loaded_by_keras(library, tmp_path):
+    """Of a model that was trained, what to do came after two other things to do."""
     path = str(tmp_path / "model.keras")
-    make_model(keras).save(path)
-    with pytest.raises(GuardError, match=r"tf_hvd\.keras\.load_model"):
-        fit(keras.models.load_model(path))
+    model = make_model(library)
+    for cure in (
+        r"^Wrap the optimizer: .*\nOr use tf_hvd\.keras\.load_model ",
+        r"^Load the model with tf_hvd\.keras\.load_model\(path\): .*\nOr wrap it again: ",
+    ):
+        model.save(path)
+        with pytest.raises(GuardError, match=cure):
+            fit(library.models.load_model(path))
+        fit(model)
 
 
 @LIBRARIES
@@ -168,7 +176,10 @@ def test_gradients_from_outside_of_the_function():
 @LIBRARIES
 def test_broadcast_that_was_forgotten(library):
     model = make_model(library, equal=False)
-    text = r"differ in 4 of 4 variables, first in .*kernel.*: rank.* 1.* differs? from rank 0.*cast"
+    text = (
+        r"(?s)^Broadcast .*differ in 4 of 4 variables, first in .*kernel.*: "
+        r"rank.* 1.* differs? from rank 0"
+    )
     with pytest.raises(GuardError, match=text):
         fit(model, epochs=2)
 
@@ -182,7 +193,7 @@ def test_branch_that_depends_on_the_rank():
             if hvd.rank() == 1 and batch == 1:
                 self.model.layers[-1].bias.assign_add([1e-6])
 
-    text = r"differ in .*: rank.* 1.* differs? from .*depends on the rank"
+    text = r"(?s)depend on the rank\..*differ in .*: rank.* 1.* differs? from "
     with pytest.raises(GuardError, match=text):
         fit(model, callbacks=[Change()])
 

@@ -1,5 +1,8 @@
 """The timeline of a job: what is in the files, while programs run."""
 
+import contextlib
+import ctypes
+import fcntl
 import json
 import os
 import time
@@ -197,7 +200,54 @@ def test_one_at_a_time_and_only_while_it_runs(tmp_path):
     hvd.stop_timeline()
 
 
-def test_a_file_that_cannot_be_made_is_an_error():
+class _Given(ctypes.Structure):
+    """What malloc has given out (mallinfo2)."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    ]
+
+
+def _held():
+    """Descriptors, threads and bytes of this process."""
+    mallinfo = ctypes.CDLL(None).mallinfo2
+    mallinfo.restype = _Given
+    given = mallinfo()
+    counts = (len(os.listdir(f"/proc/self/{kind}")) for kind in ("fd", "task"))
+    return [*counts, given.uordblks + given.hblkhd]
+
+
+def test_sixty_timelines_in_one_program(folder, rank):
+    """Each has its own calls, and none leaves a descriptor, a thread or memory."""
+    files = [os.path.join(folder, f"trace{number}.json") for number in range(60)]
+    for number, file in enumerate(files):
+        hvd.start_timeline(file)
+        hvd.allreduce(tf.ones([10]), name=f"within {number}")
+        hvd.stop_timeline()
+        hvd.allreduce(tf.ones([10]), name=f"after {number}")
+        if number == 9:  # what is made once is there
+            first = _held()
+    last = _held()
+    for number, file in enumerate(files):
+        (trace,) = trace_reader.read(file if rank == 0 else f"{file[:-5]}.rank-{rank}.json")
+        assert [*calls_of(trace)] == [f"within {number}"], file
+    for now, before, few in zip(last, first, (1, 5, 1 << 20), strict=True):
+        assert now < before + few, (last, first)  # a thread begins when it has something to do
+
+
+def test_a_file_that_cannot_be_made_is_an_error(tmp_path, rank):
+    own = ".json" if rank == 0 else f".rank-{rank}.json"
+    os.mkfifo(tmp_path / f"pipe{own}")
+    with pytest.raises(ValueError, match="it is a pipe, not a file"):
+        hvd.start_timeline(str(tmp_path / "pipe.json"))
+    with open(tmp_path / f"busy{own}", "w") as busy:
+        fcntl.flock(busy, fcntl.LOCK_EX)
+        with pytest.raises(ValueError, match="another job writes its timeline there"):
+            hvd.start_timeline(str(tmp_path / "busy.json"))
     with pytest.raises(ValueError, match=r"/no/such/folder/a.*: No such file"):
         hvd.start_timeline("/no/such/folder/a.json")
     with pytest.raises(ValueError, match=r"a\.pftrace: it is JSON; name a \.json file"):
@@ -205,11 +255,20 @@ def test_a_file_that_cannot_be_made_is_an_error():
     hvd.allreduce(tf.ones([2]))
 
 
+def put_instead_of(path, file):
+    """Has what this process writes into a file go elsewhere from now on."""
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{number}") == str(path):
+                os.dup2(file, int(number))
+    os.close(file)
+
+
 def test_a_disk_that_is_full_ends_the_timeline_alone(tmp_path, rank, capfd):
     path = tmp_path / "full.json"
-    mine = path if rank == 0 else tmp_path / f"full.rank-{rank}.json"
-    os.symlink("/dev/full", mine)
     hvd.start_timeline(str(path))
+    mine = path if rank == 0 else tmp_path / f"full.rank-{rank}.json"
+    put_instead_of(mine, os.open("/dev/full", os.O_WRONLY))
     for _ in range(20):
         result = hvd.allreduce(tf.ones([10]), op=hvd.Sum)
         time.sleep(0.005)
@@ -223,10 +282,9 @@ def test_a_disk_that_is_full_ends_the_timeline_alone(tmp_path, rank, capfd):
 def test_a_disk_that_stands_still_holds_nothing_up(tmp_path, rank):
     """Nobody reads the pipe: what has no room is counted, and `stop_timeline` comes back."""
     path = tmp_path / "pipe.json"
-    mine = path if rank == 0 else tmp_path / f"pipe.rank-{rank}.json"
-    os.mkfifo(mine)
-    reader = os.open(mine, os.O_RDONLY | os.O_NONBLOCK)
     hvd.start_timeline(str(path))
+    reader, writer = os.pipe()
+    put_instead_of(path if rank == 0 else tmp_path / f"pipe.rank-{rank}.json", writer)
     names = [f"{'name' * 20}{n}" for n in range(3000)]
     for name in names:
         hvd.allreduce(tf.ones([2]), name=name)

@@ -11,7 +11,7 @@ from tf_hvd.keras import unguarded
 pytestmark = [pytest.mark.framework, pytest.mark.ranks(2)]
 
 v1 = tf.compat.v1
-MESSAGE = r"(?s)this job has \d+ ranks.*not reduced over them.*tf_hvd\.D.*TF_HVD_GUARD=off"
+MESSAGE = r"(?s)tf_hvd\.D.*Each of the \d+ ranks .*not reduced.*TF_HVD_GUARD=off"
 SGD = v1.train.GradientDescentOptimizer
 LOSS_SCALER = v1.train.experimental.MixedPrecisionLossScaleOptimizer
 

@@ -354,6 +354,9 @@ def test_plot_says_what_is_wrong_first(tmp_path, monkeypatch, extras):
     with pytest.raises(ValueError, match="there is no folder"):
         settings.Settings(("4",), plot=str(tmp_path / "none" / "a.svg")).check()
     settings.Settings(("4",), plot=str(tmp_path / "a.svg")).check()
+    (tmp_path / "b.svg").symlink_to("a.svg")
+    with pytest.raises(ValueError, match=r"--plot .*b\.svg is a symbolic link, not a file"):
+        settings.Settings(("4",), plot=str(tmp_path / "b.svg")).check()
     with pytest.raises(ValueError, match="nothing to measure, or to plot"):
         settings.Settings(training="tape", plot=str(tmp_path / "a.svg")).check()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)

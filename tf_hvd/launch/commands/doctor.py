@@ -39,7 +39,8 @@ from tf_hvd.launch.errors import UsageError
 from tf_hvd.launch.job import shared_memory
 from tf_hvd.launch.job.asked import count_cores
 from tf_hvd.launch.job.environment import Facts, rank_environment, without_launcher
-from tf_hvd.launch.job.launchers import ALONE, Launcher, find_launcher, version_of
+from tf_hvd.launch.job.launchers import ALONE, Launcher, find_launcher, user_home, version_of
+from tf_hvd.launch.job.session import new_folder
 
 _STOPS_A_JOB = 1
 _LIMIT = 120
@@ -122,6 +123,7 @@ def _look(environ: Mapping[str, str], limit: float) -> Surroundings:
         tensorflow=_installed(_TENSORFLOWS),
         launcher=launcher,
         no_launcher=why,
+        no_folder=_no_folder(),
         launcher_version=version_of(launcher) if launcher else "",
         cores=cores,
         shared_free=shared_memory.free(),
@@ -140,6 +142,15 @@ def _installed(names: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def _no_folder() -> str:
+    """Why a job has no folder for its temporary files; empty if it has one."""
+    try:
+        new_folder().rmdir()
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
 def _launcher(environ: Mapping[str, str]) -> tuple[Launcher | None, str]:
     try:
         return find_launcher("auto", environ), ""
@@ -151,7 +162,7 @@ def _ask(
     launcher: Launcher | None, environ: Mapping[str, str], cores: int, limit: float
 ) -> tuple[dict[str, Any], str]:
     """The facts, and how the process ended that found them, unless it ended well."""
-    ranks = rank_environment(environ, launcher or ALONE, Facts())
+    ranks = rank_environment(environ, launcher or ALONE, Facts(home=user_home()))
     # Files: who waits for the end of a pipe waits for a process that cannot be killed.
     with tempfile.TemporaryFile() as answers, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(

@@ -69,17 +69,12 @@ def _shared_bytes(ranks: int) -> Any:
 def _first_cores() -> Any:
     """The first two cores, as launchers count them, and the latency between them in us."""
     cores = sorted(os.sched_getaffinity(0))
-    others = [core for core in cores[1:] if _siblings(core) != _siblings(cores[0])]
+    siblings = importlib.import_module("tf_hvd.launch.machine.proc").siblings
+    others = [core for core in cores[1:] if siblings(core) != siblings(cores[0])]
     if not others:
         return None
     latency = importlib.import_module("tf_hvd.bench.native").core_latency(cores[0], others[0])
     return None if latency is None else [cores[0], others[0], latency]
-
-
-def _siblings(cpu: int) -> str:
-    """What the hyper-threads of one core have in common; as asked.count_cores has it."""
-    siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-    return siblings.read_text() if siblings.is_file() else str(cpu)
 
 
 def _answer(facts: TextIO, name: str, question: Callable[[], Any]) -> bool:

@@ -50,6 +50,8 @@ class Surroundings:
     shared_free: int | None
     """Bytes of /dev/shm; None if there is none."""
     environ: Mapping[str, str]
+    no_folder: str = ""
+    """Why a job can have no folder for its temporary files."""
     nccl_wheels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """The installed distributions of NCCL, and their versions."""
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -65,6 +67,7 @@ def findings(found: Surroundings) -> list[Finding]:
         *_launcher(found),
         *_library(found),
         Finding("cores", _cores(found)),
+        *_folder(found),
         *_shared_memory(found),
         *_gpus(found),
         *_settings(found),
@@ -155,6 +158,12 @@ def _cores(found: Surroundings) -> str:
         f"{found.cores}; the first two ranks of a job are bound to {first} and {second}: "
         f"core-to-core latency {latency:.2f} us"
     )
+
+
+def _folder(found: Surroundings) -> Iterator[Finding]:
+    if found.no_folder:
+        value, _, cure = found.no_folder.partition("; ")
+        yield Finding("temporary files", value, PROBLEM, cure)
 
 
 def _shared_memory(found: Surroundings) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tf_hvd.core import files
 from tf_hvd.launch.errors import UsageError
 from tf_hvd.launch.machine import proc, rank
 from tf_hvd.observe import recording
@@ -74,11 +75,11 @@ def _start(options: argparse.Namespace) -> int:
     folder = ""
     try:
         for number, path in job.files.items():
-            with path.open("rb") as file:
+            with files.opened(path) as file:
                 name = job.name.replace("/", "_")
                 folder = rank.save_recording(file.fileno(), options.to, name, number)
     except OSError as error:
-        raise UsageError(f"{error.filename or options.to}: {error.strerror}") from error
+        raise UsageError(files.reason(error)) from error
     print(folder)
     print(f"{job}: tf_hvd doctor {folder}", file=sys.stderr)
     return 0
@@ -88,7 +89,7 @@ def _running() -> list[_Job]:
     jobs: dict[tuple[str, int], _Job] = {}
     for process, file in recording.running():
         try:
-            one = recording.parse(file.read_bytes())
+            one = recording.parse(files.read(file, recording.LARGEST))
         except (recording.RecordingError, OSError):  # it has not begun yet, or has just ended
             continue
         job = jobs.setdefault((one.job, one.part), _Job(one.job, one.size))

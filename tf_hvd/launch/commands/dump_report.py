@@ -9,9 +9,9 @@ from datetime import datetime
 from pathlib import Path
 
 from tf_hvd.core.ranks_text import named
-from tf_hvd.launch.errors import UsageError
+from tf_hvd.launch.errors import UsageError, reading
 from tf_hvd.observe import failure
-from tf_hvd.observe.recording import FAILED, THROUGH, Recording, RecordingError, read
+from tf_hvd.observe.recording import FAILED, THROUGH, Dump, Recording, RecordingError, read
 
 _OTHERS = 5
 
@@ -22,19 +22,12 @@ def show(folder: Path, as_json: bool) -> int:
     Raises:
         UsageError: there are no recordings that can be read.
     """
-    try:
-        dump = read(folder)
-    except OSError as error:
-        raise UsageError(f"{error.filename}: {error.strerror}") from error
-    except RecordingError as error:
-        raise UsageError(str(error)) from error
-    recordings = failure.of_one_job(dump.recordings, dump.first)
-    found = failure.explain(recordings, dump.first, dump.codes)
+    dump, recordings, found = reading("the recordings", lambda: _explained(folder))
     if as_json:
         ranks = [dataclasses.asdict(one) for one in recordings]
         print(json.dumps({**dataclasses.asdict(found), "recordings": ranks}, indent=2))
     else:
-        print("\n".join([*_page(recordings, found), *dump.faults]))
+        print("\n".join([*page(recordings, found), *dump.faults]))
     if dump.others and not as_json:
         more = ", ".join(each.name for each in dump.others[:_OTHERS])
         more += ", ..." if len(dump.others) > _OTHERS else ""
@@ -43,7 +36,17 @@ def show(folder: Path, as_json: bool) -> int:
     return 0
 
 
-def _page(recordings: Sequence[Recording], found: failure.Failure) -> list[str]:
+def _explained(folder: Path) -> tuple[Dump, Sequence[Recording], failure.Failure]:
+    try:
+        dump = read(folder)
+    except RecordingError as error:
+        raise UsageError(str(error)) from error
+    recordings = failure.of_one_job(dump.recordings, dump.first)
+    return dump, recordings, failure.explain(recordings, dump.first, dump.codes)
+
+
+def page(recordings: Sequence[Recording], found: failure.Failure) -> list[str]:
+    """What went wrong, in lines."""
     lines = [found.sentence, ""]
     width = max((len(row.title) for row in found.rows), default=0)
     for row in found.rows:

@@ -320,6 +320,7 @@ def _start_run(options: argparse.Namespace) -> int:
             else:
                 with Home() as home:
                     code = run.start_once(options, os.environ, home).code
+                    code = run.with_lost_output(code, home)
     except KeyboardInterrupt:  # before the job has started; supervise() obeys it without
         return 128 + signal.SIGINT
     if 0 < code < 128:

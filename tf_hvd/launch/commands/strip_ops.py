@@ -23,15 +23,22 @@ def add_command(commands: Any) -> None:
         help="make a saved graph or model load where tf_hvd is not installed",
         description="Replaces the ops of tf_hvd (and of Horovod) in a saved graph by what they "
         "compute in one process. Paths are whatever tf.io.gfile opens.",
-        epilog="example: tf_hvd strip-ops --input model.ckpt-1000.meta --output inference.meta",
+        epilog="example: tf_hvd strip-ops model.ckpt-1000.meta --output inference.meta",
     )
     parser.add_argument(
-        "--input",
-        required=True,
+        "path",
+        nargs="?",
         metavar="PATH",
-        help="a GraphDef (.pb, .pbtxt), a checkpoint's .meta, or a SavedModel folder",
+        help="a GraphDef (.pb, .pbtxt), a checkpoint's .meta, a SavedModel folder, or a file of "
+        "Keras (.keras, .h5), which has nothing to strip",
     )
-    parser.add_argument("--output", metavar="PATH", help="where to write; must not exist")
+    parser.add_argument("--input", metavar="PATH", help="the same")
+    parser.add_argument(
+        "--output",
+        metavar="PATH",
+        help="where to write; must not exist (default: beside the input, as NAME-stripped, if "
+        "there is something to strip)",
+    )
     parser.add_argument(
         "--outputs",
         default="",
@@ -52,8 +59,10 @@ def add_command(commands: Any) -> None:
 
 
 def _start(options: argparse.Namespace) -> int:
-    if options.check == (options.output is not None):
+    if options.check and options.output is not None:
         raise UsageError("pass --output PATH to write, or --check to look, one of them")
+    if (options.path is None) == (options.input is None):
+        raise UsageError("name one graph or model: tf_hvd strip-ops PATH")
     # Nothing is computed: TensorFlow need not say how it would.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
@@ -61,7 +70,8 @@ def _start(options: argparse.Namespace) -> int:
     from tf_hvd.strip.errors import StripError
 
     try:
-        return _check(options) if options.check else _strip(options)
+        path = options.input if options.path is None else options.path
+        return _check(path) if options.check else _strip(path, options)
     except StripError as error:
         raise UsageError(str(error)) from None
     except Exception:
@@ -70,30 +80,36 @@ def _start(options: argparse.Namespace) -> int:
         return _FAILED
 
 
-def _check(options: argparse.Namespace) -> int:
+def _check(path: str) -> int:
     from tf_hvd.strip.api import find_ops
 
-    report = find_ops(options.input, progress=True)
+    report = find_ops(path, progress=True)
     for found in report.found:
         print(found)
     if report.found:
-        print(f"{_counted(report)} in {printable(options.input)}; {_looked_at(report)}")
+        print(f"{_counted(report)} in {printable(path)}; {_looked_at(report)}")
         return _FOUND
-    path = printable(options.input)
-    print(f"no ops of tf_hvd in {path}: it loads without tf_hvd; {_looked_at(report)}")
-    return 0
+    return _has_none(path, report)
 
 
-def _strip(options: argparse.Namespace) -> int:
-    from tf_hvd.strip.api import strip_path
+def _strip(path: str, options: argparse.Namespace) -> int:
+    from tf_hvd.strip.api import beside, strip_path
     from tf_hvd.strip.meta_graph import Request
 
     outputs = tuple(name for name in options.outputs.split(",") if name)
     request = Request(outputs, options.assume_single_process)
-    report = strip_path(options.input, options.output, request, progress=True)
+    output, copies = options.output, options.output is not None
+    output = output if copies else beside(path)
+    report = strip_path(path, output, request, progress=True, copies=copies)
+    if not (report.found or outputs or copies):
+        return _has_none(path, report)
     what = f"stripped {_counted(report)}" if report.found else "no ops of tf_hvd found, copied"
-    paths = printable(f"{options.input} -> {options.output}")
-    print(f"{what}: {paths}; {_looked_at(report)}")
+    print(f"{what}: {printable(f'{path} -> {output}')}; {_looked_at(report)}")
+    return 0
+
+
+def _has_none(path: str, report: Report) -> int:
+    print(f"no ops of tf_hvd in {printable(path)}: it loads without tf_hvd; {_looked_at(report)}")
     return 0
 
 
@@ -103,4 +119,6 @@ def _counted(report: Report) -> str:
 
 
 def _looked_at(report: Report) -> str:
+    if report.of_keras:
+        return "Keras' own formats hold no graph"
     return f"{report.nodes} nodes and {report.functions} functions looked at"

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tf_hvd.launch.errors import UsageError
+from tf_hvd.core import files
+from tf_hvd.launch.errors import UsageError, reading
 from tf_hvd.observe import report_page, step_report, step_times, trace_reader
 
 _OF_A_RANK = re.compile(r"(\.rank-\d+)?(\.before)?$")
@@ -71,25 +72,26 @@ def read_all(names: Sequence[str]) -> list[trace_reader.Trace]:
     """The timelines in files, by rank.
 
     Raises:
-      UsageError: one cannot be read, or is none; two are of one rank, or of different jobs.
+      UsageError: one is none; two are of one rank, or of different jobs.
+      OSError: one cannot be read.
     """
-    files = [Path(name) for name in names]
-    named = str(files[0])
-    alone = len(files) == 1
+    paths = [Path(name) for name in names]
+    named = str(paths[0])
+    alone = len(paths) == 1
     if alone:
-        files = beside(files[0])
+        paths = beside(paths[0])
     try:
-        read = [trace for file in files for trace in trace_reader.read(file)]
+        read = [trace for path in paths for trace in trace_reader.read(path)]
     except trace_reader.TraceError as error:
         raise UsageError(str(error)) from error
-    except OSError as error:
-        raise UsageError(f"{error.filename}: {error.strerror}") from error
     # Of many files beside each other some may be left from another job.
-    read.sort(key=lambda trace: trace.file != named)
+    befores = {str(_before(path)) for path in paths}
+    read.sort(key=lambda trace: (trace.file != named, trace.file in befores))
     its = step_times.calls_of(read[0])
     found: dict[int, trace_reader.Trace] = {}
     for trace in read:
-        if not step_times.of_one_job(read[0], its, trace):
+        same_process = found.get(trace.rank, trace).is_of_process(trace)
+        if not (same_process and step_times.of_one_job(read[0], its, trace)):
             if not alone:
                 raise UsageError(f"{read[0].file} and {trace.file} are not of the same job")
             print(f"left out: {trace.file} is of another job than {named}", file=sys.stderr)
@@ -97,6 +99,12 @@ def read_all(names: Sequence[str]) -> list[trace_reader.Trace]:
             found[trace.rank] = trace
         else:
             _continue(found, trace)
+    for trace in found.values():
+        if step_times.is_mixed(trace):
+            raise UsageError(
+                f"{trace.file} has calls that are not of one job, such as two with the same "
+                "number: if two jobs wrote it, give each a file of its own"
+            )
     return [found[rank] for rank in sorted(found)]
 
 
@@ -111,22 +119,29 @@ def _continue(found: dict[int, trace_reader.Trace], trace: trace_reader.Trace) -
 
 
 def _start(options: argparse.Namespace) -> int:
+    print(reading("the timelines", lambda: _report(options)))
+    return 0
+
+
+def _report(options: argparse.Namespace) -> str:
     traces = read_all(options.files)
     report = step_report.report(traces)
     if options.html:
-        if options.html.resolve() in {Path(trace.file).resolve() for trace in traces}:
-            raise UsageError(f"--html {options.html} would replace one of the timelines")
-        try:
-            title = Path(options.files[0]).name
-            options.html.write_text(report_page.page(report, title), encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"{options.html}: {error.strerror}") from error
+        _write_page(options, traces, report)
     if options.json:
-        json.dump(_as_json(report), sys.stdout, indent=1)
-        print()
-    else:
-        print("\n".join(step_report.lines(report)))
-    return 0
+        return json.dumps(_as_json(report), indent=1)
+    return "\n".join(step_report.lines(report))
+
+
+def _write_page(
+    options: argparse.Namespace, traces: Sequence[trace_reader.Trace], report: step_report.Report
+) -> None:
+    if options.html.resolve() in {Path(trace.file).resolve() for trace in traces}:
+        raise UsageError(f"--html {options.html} would replace one of the timelines")
+    page = report_page.page(report, Path(options.files[0]).name)
+    with files.writing(options.html) as file:
+        file.write(page.encode(errors="replace"))
+    print(f"wrote {options.html}", file=sys.stderr)
 
 
 def _as_json(report: step_report.Report) -> dict[str, Any]:
@@ -152,7 +167,9 @@ def _as_json(report: step_report.Report) -> dict[str, Any]:
         "first_step_counted": report.first,
         "missing": list(report.missing),
         "apart": list(report.apart),
+        "lacking": list(report.lacking),
         "dropped": report.dropped,
         "clock_error_ms": report.clock_error,
+        "faults": list(report.faults),
         "advice": report.advice,
     }

@@ -320,7 +320,7 @@ def drive(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     try:
         commits = Commits(Parts())
         with supervise.obeyed(), Home(commits) as home:
-            return _drive(options, environ, home, commits)
+            return run.with_lost_output(_drive(options, environ, home, commits), home)
     except supervise.Asked as asked:
         say(f"tf_hvd run: the job was ended by {signal.Signals(asked.signum).name}")
         return 128 + asked.signum

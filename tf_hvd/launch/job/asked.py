@@ -7,11 +7,12 @@ import os
 import shlex
 import shutil
 import socket
+import stat
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tf_hvd.core import contract
+from tf_hvd.core import contract, files
 from tf_hvd.launch.errors import UsageError, read_text
 from tf_hvd.launch.job import interpreter
 from tf_hvd.launch.job.allocation import allocation
@@ -29,6 +30,8 @@ from tf_hvd.launch.job.job_watch import say
 from tf_hvd.launch.job.network import PLACES, names
 from tf_hvd.launch.machine import proc, rank
 
+# That MPI's launcher has open: Open MPI's, which has more than MPICH's.
+_FILES, _FILES_OF_A_RANK = 24, 4
 _PROCESSES = 2  # of a rank: the program, and who waits for its end
 
 
@@ -77,6 +80,8 @@ def job_of(options: argparse.Namespace, environ: Mapping[str, str], start: str =
     Raises:
         UsageError: it cannot be started as asked.
     """
+    if options.np != 1:
+        _check_folder()
     asked = _files(options)
     asked |= asked_variables(options.variables, options.env_file, environ)
     hosts = _hosts(options, {**environ, contract.START: start} if start else environ)
@@ -145,16 +150,51 @@ def _check(
                 f"the program would import {folder / 'tf_hvd.py'} instead of the package tf_hvd; "
                 "rename that file"
             )
+    _check_input(options, program or script)
     if not here and options.require_init:
         raise UsageError(
             "--require-init needs a rank on this machine, which is not among the hosts"
         )
+    _check_limits(options.np, here)
+
+
+def _check_limits(ranks: int, here: int) -> None:
+    """Refuses more ranks on this machine, `here` of all, than it allows processes or files for."""
     most, told_by = proc.most()
     if here * _PROCESSES > most:
         raise UsageError(
             f"{here} ranks on this machine need at least {here * _PROCESSES} processes, but it "
             f"allows {most} ({told_by})"
         )
+    files, limit = _FILES + here * _FILES_OF_A_RANK, proc.most_files()
+    if ranks > 1 and files > limit:
+        raise UsageError(
+            f"{here} ranks on this machine need an MPI launcher that may open {files} files, but "
+            f"the limit is {limit}; raise it: ulimit -n {files}"
+        )
+
+
+def _check_input(options: argparse.Namespace, program: str) -> None:
+    """Refuses a program from a pipe or a file: the other ranks would run an empty one."""
+    if options.np == 1 or "stdin" in options.mpi_args or not interpreter.is_interpreter(program):
+        return
+    given = not stat.S_ISCHR(os.fstat(0).st_mode)  # neither a terminal nor /dev/null
+    if given and interpreter.reads_program(options.command):
+        raise UsageError(
+            f"{options.command[0]!r} would read its program from the standard input, which only "
+            "rank 0 has; save the program to a file and name that file"
+        )
+
+
+def _check_folder() -> None:
+    """Refuses a folder that was removed: no launcher starts there, as a single rank does."""
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        name = os.readlink("/proc/self/cwd").removesuffix(" (deleted)")
+        raise UsageError(
+            f"the current folder, {name}, was removed; change to one that exists (cd)"
+        ) from error
 
 
 def _import_folder(program: str, command: Sequence[str]) -> Path | None:
@@ -178,8 +218,10 @@ def _files(options: argparse.Namespace) -> dict[str, str]:
     """What tells ranks to write files of what they do; a program may change its folder."""
     told = {}
     for option, file in (("--timeline", options.timeline), ("--metrics", options.metrics)):
-        if file and os.path.isdir(file):
-            raise UsageError(f"{option} {file} is a folder: name a file in it")
+        kind = files.kind_of(file) if file else ""
+        if kind:
+            cure = "name a file in it" if os.path.isdir(file) else "name a file"
+            raise UsageError(f"{option} {file} is {kind}: {cure}")
     if options.timeline:
         if options.timeline.endswith((".pftrace", ".perfetto-trace")):
             raise UsageError(
@@ -267,8 +309,4 @@ def given_hosts(options: argparse.Namespace) -> tuple[Host, ...]:
 
 def count_cores() -> int:
     """The physical cores that this process may use: launchers do not bind to hyper-threads."""
-    cores = set()
-    for cpu in os.sched_getaffinity(0):
-        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        cores.add(siblings.read_text() if siblings.is_file() else str(cpu))
-    return len(cores)
+    return len({proc.siblings(cpu) for cpu in os.sched_getaffinity(0)})

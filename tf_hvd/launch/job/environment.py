@@ -72,6 +72,7 @@ class Facts:
     terminal: str = "0"  # whether the standard output ends at a terminal: 0 or 1
     ssh: str = ""  # arguments for ssh (-p, -i)
     interfaces: str = ""  # what MPI is to keep to (--network-interfaces)
+    home: str = ""  # of this user
     folder: str = ""  # the session's
     little: str = ""  # what size of a segment will do, if /dev/shm has little room
     alone: str = ""  # not empty if all is on this machine, whatever hosts a scheduler has
@@ -113,6 +114,8 @@ _TABLE = (
     # Open MPI gives its ranks a pseudo-terminal and MPICH a pipe whatever the output is, so
     # programs cannot find out; this tells those that ask (rich does).
     _Row(("TTY_COMPATIBLE",), "terminal", unless="TTY_COMPATIBLE"),
+    # Open MPI does not start without one (cron, containers).
+    _Row(("HOME",), "home", "openmpi", unless="HOME"),
     # For ssh, after the arguments that it gets already. The names of Open MPI 5 and of 4.
     _Row(("PRTE_MCA_plm_ssh_args", "OMPI_MCA_plm_rsh_args"), "ssh", "openmpi", how="after"),
     _Row(("HYDRA_LAUNCHER_EXTRA_ARGS",), "ssh", "mpich", how="after"),

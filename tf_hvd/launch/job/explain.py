@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -34,6 +36,8 @@ from tf_hvd.observe.recording import Recording
 
 _WIDTH = 100
 _FAILED = 1
+# What a debugger and input() raise that meet the end of their input.
+_NO_INPUT = re.compile("BdbQuit|EOFError: EOF when reading a line")
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
 
 
@@ -126,7 +130,8 @@ def explain(
         found = _find(ending, state, screen, ranks, recordings)
     if recordings:
         job = failure.of_one_job(recordings, found.rank)
-        found = replace(found, calls=failure.explain(job, found.rank, state.codes()))
+        calls = failure.explain(job, found.rank, state.codes(), found.what)
+        found = replace(found, calls=calls)
     return replace(found, code=found.code or ending.code)
 
 
@@ -314,29 +319,40 @@ def _blamed_elsewhere(one: failure.Lost, screen: Screen) -> Explanation:
 
 def _failed(number: int, code: int, state: JobState, screen: Screen) -> Explanation:
     """Of a rank of this machine, by its exit code or minus its signal."""
-    place, raised = state.exception(number)
-    why = error_text.short(raised) if raised else ""
     # A program's own exception has another code, and its own code no exception.
-    again = code == contract.START_AGAIN and raised
+    again = code == contract.START_AGAIN and state.exception(number)[1]
     ended = "ended to be started again" if again else "was the first to end with an error"
-    said = screen.last_words.get(number)
-    # What a program prints last is its reason if it ends by itself: sys.exit("no data"), abort().
-    if not why and said and (code > 0 or -code == signal.SIGABRT):
-        why = f"its last line is {said.text!r}"[: error_text.LONGEST]
-        # From `init` on a rank tells of the exception that ends it: what it prints may be another.
-        if said.raised and state.ranks.get(number) not in state.called:
-            why, place = said.text, said.place
+    why, place = _reason(number, code, state, screen)
     how = f"exit code {code}" if code > 0 else _signal_text(-code)
-    shown = place or (code > 0 and said)
-    cure = _see_above(number, screen) if shown else _where_to_look(code, state)
+    shown = place or (code > 0 and number in screen.last_words)
+    cure = _cure(number, why, screen) if shown else _where_to_look(code, state)
     return Explanation(
         f"rank {number} {ended} ({how})" + (f": {why}" if why else ""),
         "; ".join(filter(None, [place, _where(number, state)])),
-        cure,
+        _of_open_files(why) + cure,
         exit_code(code),
         rank=number,
         host=socket.gethostname(),
     )
+
+
+def _reason(number: int, code: int, state: JobState, screen: Screen) -> tuple[str, str]:
+    """Why a rank ended, and the place in its program; both may be empty."""
+    place, raised = state.exception(number)
+    why = error_text.short(raised) if raised else ""
+    said = screen.last_words.get(number)
+    if said is None:
+        return why, place
+    if raised:
+        # Python adds to what it prints: "Did you mean: 'x'?"
+        return said.text if said.raised and said.text.startswith(why) else why, place
+    # What a program prints last is its reason if it ends by itself: sys.exit("no data"), abort().
+    if code < 0 and -code != signal.SIGABRT:
+        return "", place
+    # From `init` on a rank tells of the exception that ends it: what it prints may be another.
+    if said.raised and state.ranks.get(number) not in state.called:
+        return said.text, said.place
+    return f"its last line is {said.text!r}"[: error_text.LONGEST], place
 
 
 def _where_to_look(code: int, state: JobState) -> str:
@@ -358,6 +374,21 @@ def _where_to_look(code: int, state: JobState) -> str:
         f"memory ran out: the kernel has killed {many} on this machine since the job began (dmesg "
         "names them); give each rank less to hold, or the job more memory"
     )
+
+
+def _cure(number: int, why: str, screen: Screen) -> str:
+    """For a rank that has said why it ended."""
+    if number and _NO_INPUT.match(why):
+        return "only rank 0 has a standard input: call breakpoint() or input() on rank 0 alone"
+    return _see_above(number, screen)
+
+
+def _of_open_files(why: str) -> str:
+    """What to add to a cure where a rank could open no more files; else empty."""
+    if os.strerror(errno.EMFILE) not in why:
+        return ""
+    most = proc.most_files()
+    return f"a process may open {most} files here: raise that (ulimit -n {4 * most}); "
 
 
 def _see_above(number: int, screen: Screen) -> str:

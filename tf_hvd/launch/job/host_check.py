@@ -21,7 +21,7 @@ from typing import Any
 
 from tf_hvd.launch.errors import HostsError
 from tf_hvd.launch.job.hosts import Host, all_local
-from tf_hvd.launch.job.launchers import FAMILY_NAMES, Launcher, version_in
+from tf_hvd.launch.job.launchers import FAMILY_NAMES, Launcher, user_home, version_in
 
 _CONNECT_SECONDS, _ANSWER_SECONDS = 10, 60
 _AT_ONCE = 32
@@ -186,7 +186,7 @@ def _ask(host: Host, needs: Needs) -> dict[str, Any]:
         ended = subprocess.run(
             ["/bin/sh"] if here else [*needs.ssh, host.name, "/bin/sh"],
             input=_script(needs), capture_output=True, text=True, errors="replace",
-            timeout=_ANSWER_SECONDS, env=dict(needs.environ), check=False,
+            timeout=_ANSWER_SECONDS, env={"HOME": user_home(), **needs.environ}, check=False,
         )  # fmt: skip
     except FileNotFoundError:
         return {"wrong": f"host {host.name}: this machine has no ssh to reach it with"}

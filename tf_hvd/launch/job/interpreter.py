@@ -9,14 +9,30 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tf_hvd.core import files
+
 # Also for a Python 2, which says nothing then.
 _ASK = "import importlib.util as u; print(u.find_spec('tf_hvd') is None)"
 _PATIENCE = 10.0  # seconds
+_SCRIPT = 1 << 24  # bytes
 
 
 def is_interpreter(program: str) -> bool:
     """Whether a program is Python itself, told by its name."""
     return Path(os.path.realpath(program)).name.startswith("python")
+
+
+def reads_program(command: Sequence[str]) -> bool:
+    """Whether Python, with such a command line, reads its program from the standard input."""
+    words = iter(command[1:])
+    for word in words:
+        if word in ("-W", "-X", "--check-hash-based-pycs"):
+            next(words, None)
+        elif word == "-" or not word.startswith("-"):
+            return word == "-"
+        elif word.startswith("--") or set(word) & set("cmVh?"):  # it has another program, or none
+            return False
+    return True
 
 
 def is_python(program: str) -> bool:
@@ -30,7 +46,7 @@ def is_for_horovod(command: Sequence[str]) -> bool:
     if script is None:
         return True
     try:
-        text = Path(script).read_bytes()
+        text = files.read(script, _SCRIPT)
     except OSError:  # Python has said enough
         return False
     return b"horovod" in text and b"tf_hvd" not in text
@@ -41,7 +57,7 @@ def python_of(program: str, environ: Mapping[str, str]) -> str:
     if is_interpreter(program):
         return program
     try:
-        with open(shutil.which(program, path=environ.get("PATH")) or program, "rb") as file:
+        with files.opened(shutil.which(program, path=environ.get("PATH")) or program) as file:
             first = os.fsdecode(file.readline(256))
     except OSError:
         return ""

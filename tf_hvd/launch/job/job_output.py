@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tf_hvd.launch.job.log_lines import LogLines, label
 from tf_hvd.launch.machine.lines import LABEL, PIECE, UTF_8, LineStream, Reader
 
 # In seconds: a bar that is redrawn more often is shown that often.
@@ -20,8 +21,12 @@ def options() -> list[str]:
     return ["--tag-output"] if _is_notebook() else []
 
 
-def start(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], Reader]:
+def start(command: Sequence[str], ranks: int = 0) -> tuple[subprocess.Popen[bytes], Reader]:
     """Starts a job, without input and in a session of its own: an interrupt is not for it.
+
+    Args:
+        command: of `tf_hvd run`.
+        ranks: see `LogLines`.
 
     Returns:
         Its process, and the reader that takes its output to the present `sys.stdout` and
@@ -33,8 +38,9 @@ def start(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], Reader]:
     streams = ((sys.stdout, sys.__stdout__), (sys.stderr, sys.__stderr__))
     for number, (to, own) in enumerate(streams):
         if to is not own:
-            take = Cell(to.write, bar).take if bar else _plain(to.write)
-            pipes[number] = reader.pipe(take)
+            cell = Cell(to.write, bar, ranks) if bar else None
+            take, tick = (cell.take, cell.tick) if cell else (_plain(to.write), None)
+            pipes[number] = reader.pipe(take, tick)
     job = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -102,16 +108,18 @@ class Cell:
     """Labels lines with their rank, and makes a bar of the one that rank 0 redraws.
 
     A line is redrawn if what stands there is replaced, not only continued. Those of other ranks
-    are left out.
+    are left out. Log lines that several ranks print are shown once.
 
     Args:
       write: takes the text.
       bar: shows the line that rank 0 redraws.
+      ranks: see `LogLines`.
     """
 
-    def __init__(self, write: Callable[[str], Any], bar: Bar) -> None:
+    def __init__(self, write: Callable[[str], Any], bar: Bar, ranks: int = 0) -> None:
         self._write = write
         self._bar = bar
+        self._log_lines = LogLines(ranks, lambda who, line: write(f"{label(who)}{line}\n"))
         self._lines = LineStream(longest=4 * PIECE)  # lines of ranks are shorter
         # What stands there, and whether it has replaced another text, by rank and stream.
         self._drawn: dict[str, tuple[str, bool]] = {}
@@ -119,27 +127,36 @@ class Cell:
     def take(self, piece: bytes) -> bool:
         """Hands a piece on; empty at the end."""
         for line, end in self._lines.feed(piece):
-            if end and (label := LABEL.match(line)):
-                self._show(label, line[label.end() :], ends=end == "\n")
+            if end and (tag := LABEL.match(line)):
+                self._show(tag, line[tag.end() :], ends=end == "\n")
             else:  # the launcher's own words
                 self._write(line + end)
         if not piece:
+            self._log_lines.finish()
             self._bar.finish()
         return True
 
-    def _show(self, label: re.Match[str], line: str, ends: bool) -> None:
-        first = int(label[1]) == 0
-        before, redrawn = self._drawn.pop(label[0], ("", False))
+    def tick(self, now: float) -> bool:
+        """Shows what has waited long enough; True if something waits."""
+        return self._log_lines.tick(now)
+
+    def _show(self, tag: re.Match[str], line: str, ends: bool) -> None:
+        who = int(tag[1])
+        first = who == 0
+        before, redrawn = self._drawn.pop(tag[0], ("", False))
         redrawn = redrawn or not line.startswith(before)
         if not ends:
-            self._drawn[label[0]] = line, redrawn
+            self._drawn[tag[0]] = line, redrawn
             if redrawn and first:
                 self._bar.draw(line)
             return
         if redrawn and first:
             self._bar.finish(line)
+        if not redrawn and self._log_lines.take(who, line, time.monotonic()):
+            return
         if first or not redrawn:
-            self._write(f"[{label[1]}] {line}\n")
+            self._log_lines.flush(who)
+            self._write(f"{label([who])}{line}\n")
 
 
 def _display(text: str) -> Callable[[str], None]:

@@ -89,6 +89,8 @@ class JobWatch:
     """What ranks had started and left running, which kept the launcher: names by process id."""
     ended_for: str = ""
     """What to say where the job had to be ended: it did not start, or not end, in time."""
+    closed: bool = False
+    """Whether it had to be ended since the reader of its output is gone."""
     outlived: bool = False
     """Whether it had to be ended since all ranks of this machine had ended, but not it."""
 
@@ -108,6 +110,9 @@ class JobWatch:
             self.terminal.serve()
 
     def look(self) -> float | None:
+        if self.terminal and self.terminal.closed:
+            self.closed = True
+            return None
         self.session.home.settle(_HEARD)
         passed = time.monotonic() - self._began
         if self._is_late(passed) or self._is_left_over():

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import mmap
 import os
+import pwd
 import re
 import shutil
 import subprocess
@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tf_hvd.core import files
 from tf_hvd.launch.errors import UsageError
 
 LIBRARY_VARIABLE = "TF_HVD_MPI_LIBRARY"
@@ -38,6 +39,7 @@ _PROGRAMS = {
 }
 MPIS = tuple(_PROGRAMS)
 _LIBRARIES = {"openmpi": ("libmpi.so.40",), "mpich": ("libmpi.so.12", "libmpich.so.12")}
+_LARGEST = 1 << 30  # bytes of a library
 _MARKERS = {"openmpi": b"ompi_mpi_comm_world", "mpich": b"MPIR_Err"}
 
 
@@ -104,18 +106,17 @@ def library_family(library: str) -> str:
         if library in names:  # a bare name, which the loader will look for
             return family
     try:
-        with (
-            open(library, "rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents,
-        ):
-            for family, marker in _MARKERS.items():
-                if contents.find(marker) >= 0:
-                    return family
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "the file is empty"
+        contents = files.read(library, _LARGEST)
+        reason = "" if contents else "the file is empty"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    if reason:
         raise UsageError(
             f"{LIBRARY_VARIABLE}={library}: {reason}; name the MPI library's file, or unset it"
-        ) from error
+        )
+    for family, marker in _MARKERS.items():
+        if marker in contents:
+            return family
     raise UsageError(
         f"{LIBRARY_VARIABLE}={library} is neither Open MPI nor MPICH; "
         "name libmpi.so.40 or libmpi.so.12, or unset it"
@@ -178,12 +179,23 @@ def version_in(answer: str) -> str:
     return found[1] if found else ""
 
 
+def user_home() -> str:
+    """The home of this user, for Open MPI: without HOME its launcher and its ranks do not start.
+
+    As a login has it: of a user that is not known, as in a container, the root.
+    """
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_dir
+    except KeyError:
+        return os.path.sep
+
+
 def _ask_version(program: str | Path, environment: Mapping[str, str]) -> str:
     """What the program prints; empty if it cannot be started, or does not end."""
     try:
         answer = subprocess.run(
             [program, "--version"],
-            env={**os.environ, **environment},
+            env={"HOME": user_home(), **os.environ, **environment},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 
 from tf_hvd.core import contract
+from tf_hvd.launch.errors import UsageError
 
 _LIBRARY = Path(__file__).resolve().parents[2] / contract.PRELOADED
 # Arguments of the launchers that name machines, or who does; and those that say where to listen.
@@ -32,11 +33,22 @@ def names(words: Sequence[str], options: Sequence[str]) -> bool:
     return any(w.startswith("-") and w.lstrip("-").partition("=")[0] in options for w in words)
 
 
-def loopback() -> str:
-    """The name of the loopback interface; empty if there is none that is known."""
+def loopback(family: str) -> str:
+    """The name of the loopback interface; empty if none is up, which MPICH does without.
+
+    Raises:
+        UsageError: Open MPI's launcher and ranks would not reach each other, and wait.
+    """
+    states = psutil.net_if_stats()
     for name, addresses in psutil.net_if_addrs().items():
-        if any(each.address == "127.0.0.1" for each in addresses):
+        up = name not in states or states[name].isup  # an alias is in the first list only
+        if up and any(each.address == "127.0.0.1" for each in addresses):
             return name
+    if family == "openmpi":
+        raise UsageError(
+            "the loopback interface of this machine is down, and Open MPI needs it; bring it up: "
+            "ip link set lo up"
+        )
     return ""
 
 

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import os
 import shlex
+import signal
 import socket
 import stat
 import subprocess
@@ -36,13 +37,16 @@ from tf_hvd.launch.job.launchers import (
     MPIS,
     Launcher,
     find_launcher,
+    user_home,
 )
 from tf_hvd.launch.job.session import Home, Session
 from tf_hvd.launch.job.supervise import Ending, supervise
 from tf_hvd.launch.job.terminal import Terminal
 from tf_hvd.launch.machine.commits import Parts
+from tf_hvd.launch.machine.lines import is_closed, lost_text
 
 _FAILED = 1
+_CLOSED = 128 + signal.SIGPIPE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +56,7 @@ class End:
     code: int
     """The exit code of the job; 128 plus the signal's number if a signal ended it."""
     asked: bool = False
-    """Whether a signal to this process ended it."""
+    """Whether a signal to this process ended it, or the end of who reads its output."""
     host: str = ""
     """Where the rank ran that was the first to fail; empty: not known."""
 
@@ -85,7 +89,7 @@ def start_once(
     terminal = for_ranks = None
     if family in MPIS:
         marks = not (job.timestamps or job.tags)
-        terminal = Terminal(marks=marks, banners=options.verbose)
+        terminal = Terminal(marks=marks, banners=options.verbose, ranks=job.ranks)
         for_ranks = terminal if marks else None
     with Session(home, gives_input, environ.get(contract.JOB, ""), for_ranks) as session:
         here = None if family == "slurm" else job.ranks_here
@@ -96,6 +100,19 @@ def start_once(
             _warn_of_lost_input(job.hosts[0].name)
         ending = _start(options, job, launcher, watch, session, own_input)
         return _closing(options, ending, watch, session, job.program)
+
+
+def with_lost_output(code: int, home: Home) -> int:
+    """Says at a job's end which of its output could not be written; returns its exit code."""
+    if is_closed(home.lost):
+        if code == _CLOSED:
+            watching.say(
+                "tf_hvd run: the job ended because the reader of its output closed it, as head does"
+            )
+    elif home.lost:
+        watching.say(lost_text(home.lost))
+        return code or _FAILED
+    return code
 
 
 def _start(
@@ -143,7 +160,7 @@ def _facts(
     loopback = common = private = ""
     alone = job.here and launcher.family in MPIS
     if alone and not network.names(job.launcher_args, network.LISTENING):
-        loopback = network.loopback()
+        loopback = network.loopback(launcher.family)
     if ssh and not options.no_host_check:
         program = job.command[0]
         python = interpreter.python_of(program, job.environ)
@@ -159,6 +176,7 @@ def _facts(
         terminal=str(int(os.isatty(1))),
         ssh=job.ssh,
         interfaces=options.network_interfaces,
+        home=user_home(),
         folder=str(session.folder),
         little=shared_memory.small_segment(job.ranks_here),
         alone="alone" if alone else "",
@@ -219,7 +237,7 @@ def _supervised(
             environ,
             watch=watch,
             stdin=None if own_input else subprocess.DEVNULL,
-            stdout=terminal.output() if terminal and launcher.family == "mpich" else None,
+            stdout=terminal.output(launcher.family) if terminal else None,
             stderr=terminal.errors(None) if terminal else None,
             grace=grace,
             apart=not own_input,
@@ -231,6 +249,18 @@ def _supervised(
         raise UsageError(f"{line[0]!r} cannot be started: {error.strerror}{cure}") from error
 
 
+def _is_ended_by_reader(ending: Ending, watch: watching.JobWatch, home: Home) -> bool:
+    """Shows the rest of what the ranks have printed; whether its reader has ended the job.
+
+    Not one that failed for another reason: but for a single rank, no rank hears of the reader.
+    """
+    if watch.terminal:
+        watch.terminal.finish(in_time=ending.asked)
+        home.lost |= watch.terminal.lost
+    own = ending.code and watch.terminal and not watch.closed
+    return is_closed(home.lost) and not (own or ending.asked)
+
+
 def _closing(
     options: argparse.Namespace,
     ending: Ending,
@@ -240,8 +270,8 @@ def _closing(
 ) -> End:
     """Says what is to be said at a start's end."""
     session.home.settle()
-    if watch.terminal:
-        watch.terminal.finish()
+    if _is_ended_by_reader(ending, watch, session.home):
+        return End(_CLOSED, asked=True)
     if watch.killed:
         watching.say(watching.killed_text(watch.killed))
     if watch.ended_for:

@@ -8,6 +8,7 @@ on the network.
 import contextlib
 import importlib.machinery
 import io
+import os
 import pathlib
 import pickle
 import shutil
@@ -23,6 +24,7 @@ from typing import Any, TypeVar
 import cloudpickle
 
 import tf_hvd_command
+from tf_hvd.core import files
 from tf_hvd.launch.job import job_output
 from tf_hvd.launch.machine import task
 from tf_hvd.launch.machine.lines import Reader
@@ -86,7 +88,7 @@ def run(
       RankError: the function raised on a rank (the error names the first to do so, with its
         traceback), or a rank ended without a result.
       ValueError: `np`, `hosts`, `hostfile` or `options` are not what `tf_hvd run` takes;
-        standard error says why.
+        standard error says why. Or no folder can be made in `directory`.
       TypeError: `func` is not callable, `args` is neither a tuple nor a list, or the function or
         an argument cannot be pickled.
       KeyboardInterrupt: from the terminal; the job has been ended.
@@ -106,14 +108,20 @@ def run(
         command += ["--end-with-parent", str(folder), *job_output.options(), *options]
         elastic = any(word.startswith(_ELASTIC) for word in options)
         command += ["--", python, task.__file__, str(folder)]
-        code = _wait(command, folder, elastic)
+        code = _wait(command, folder, np, elastic)
         return _results(folder, int(np), code, elastic)
 
 
 @contextlib.contextmanager
 def _folder(directory: str | None) -> Iterator[pathlib.Path]:
     # mkdtemp: nobody else may look into it, or put anything there that we would unpickle.
-    made = pathlib.Path(tempfile.mkdtemp(prefix="tf_hvd-run-", dir=directory)).resolve()
+    try:
+        made = pathlib.Path(tempfile.mkdtemp(prefix="tf_hvd-run-", dir=directory)).resolve()
+    except OSError as error:
+        raise ValueError(
+            f"tf_hvd.run cannot make a folder in {directory or 'the temporary folder'}: "
+            f"{error.strerror}; pass directory=, a folder that you can write to."
+        ) from error
     try:
         yield made
     finally:
@@ -130,7 +138,8 @@ def _leave_call(folder: pathlib.Path, call: tuple[Any, ...]) -> None:
             "Create in the function what cannot be pickled (files, locks, sessions)."
         ) from error
     # First where to import from: the function may need it to be unpickled.
-    (folder / task.CALL).write_bytes(pickle.dumps(sys.path) + data)
+    with files.writing(folder / task.CALL) as file:
+        file.write(pickle.dumps(sys.path) + data)
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -167,12 +176,12 @@ def _sent_whole(module: types.ModuleType | None) -> Iterator[None]:
         cloudpickle.unregister_pickle_by_value(module)
 
 
-def _wait(command: Sequence[str], folder: pathlib.Path, elastic: bool) -> int:
+def _wait(command: Sequence[str], folder: pathlib.Path, ranks: int, elastic: bool) -> int:
     """The exit code of the job, which ends when a rank has failed: MPICH would wait for all.
 
     An elastic one is started again.
     """
-    job, output = job_output.start(command)
+    job, output = job_output.start(command, 0 if elastic else ranks)
     deadline = None
     try:
         while (code := job.poll()) is None:
@@ -202,22 +211,40 @@ def _end(job: subprocess.Popen[bytes], output: Reader, signum: int = signal.SIGT
             job.send_signal(signal.SIGTERM)
 
 
-def _unpickled(data: bytes, rank: int) -> Any:
+def _unpickled(name: str, folder: int, rank: int) -> dict[str, Any]:
+    """What a rank has left in a file of the folder, which is open.
+
+    Raises:
+        RankError: it is damaged, or what it holds cannot be made here.
+    """
     try:
-        return pickle.loads(data)
+        with files.opened(name, folder=folder, follow=False) as file:
+            result = pickle.load(file)
+        if not (isinstance(result, dict) and result.keys() >= task.NOTHING.keys()):
+            raise TypeError("it is not what a rank leaves; the program has written over it")
     except Exception as error:
         raise RankError(f"the result of rank {rank} cannot be unpickled: {error}", rank) from error
+    return result
 
 
-def _left(folder: pathlib.Path) -> dict[int, Any]:
-    """What each rank has left; those of the last start, of an elastic job."""
-    found = {}
-    for file in folder.glob(f"{task.RESULT}*"):
-        if not file.name.endswith(".new"):
-            rank = int(file.name.removeprefix(task.RESULT))
-            found[rank] = _unpickled(file.read_bytes(), rank)
-    last = max((result.get("start", 0) for result in found.values()), default=0)
-    return {rank: one for rank, one in found.items() if one.get("start", 0) == last}
+def _left(folder: pathlib.Path) -> dict[int, dict[str, Any]]:
+    """What each rank has left; those of the last start, of an elastic job.
+
+    Raises:
+        RankError: what one has left cannot be read, or may be another user's.
+    """
+    try:
+        with files.own_folder(str(folder)) as where:
+            numbers = {name.removeprefix(task.RESULT): name for name in os.listdir(where)}
+            found = {
+                int(number): _unpickled(name, where, int(number))
+                for number, name in numbers.items()
+                if number != name and number.isdigit()
+            }
+    except OSError as error:
+        raise RankError(f"the results are lost: {files.reason(error)}") from error
+    last = max((result["start"] for result in found.values()), default=0)
+    return {rank: one for rank, one in found.items() if one["start"] == last}
 
 
 def _raise_first(found: dict[int, Any], ranks: int) -> None:

@@ -18,7 +18,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from tf_hvd.core import contract, messages
+from tf_hvd.core import contract, files, messages
 from tf_hvd.launch.errors import UsageError
 from tf_hvd.launch.job.environment import MPI_RANK_VARIABLES
 from tf_hvd.launch.job.job_state import JobState
@@ -47,6 +47,8 @@ class Home(contextlib.AbstractContextManager["Home"]):
         """The job's name."""
         self.traces = Traces(self.job)  # forks
         self._commits = commits
+        self.lost: dict[str, int] = {}
+        """What could not be written of its output, as `Writer` has it (lines.py)."""
         self.session: Session | None = None
         """The start that runs; for that one alone."""
         self._agent = Agent(self.job, self._hear)
@@ -85,18 +87,13 @@ class Session(contextlib.AbstractContextManager["Session"]):
         outer: str = "",
         terminal: Terminal | None = None,
     ) -> None:
-        try:
-            self.folder = Path(tempfile.mkdtemp(prefix="tf_hvd-"))
-        except OSError as error:
-            raise UsageError(
-                f"no folder can be made in {error.filename or 'the temporary folder'}: "
-                f"{error.strerror}; set TMPDIR"
-            ) from error
+        self.folder = new_folder()
         home.traces.note([str(self.folder.absolute())])
         # MPI keeps files there as well, and says but little of a folder that is full.
         room = self.folder / "room"
         try:
-            room.write_bytes(bytes(_ROOM))
+            with files.writing(room) as file:
+                file.write(bytes(_ROOM))
             room.unlink()
         except OSError as error:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -151,6 +148,9 @@ class Session(contextlib.AbstractContextManager["Session"]):
             return self._welcome(link, number)
         if message["do"] == contract.GONE:
             return self.state.hear_end(messages.peer(link.socket)[0])
+        if message["do"] == contract.LOST:
+            self.home.lost |= {str(name): int(why) for name, why in message["files"].items()}
+            return None
         self.state.hear(message, load)
         if message["do"] == contract.JOINED:
             self.home.traces.note(self.state.segments())
@@ -179,6 +179,25 @@ class Session(contextlib.AbstractContextManager["Session"]):
             os.close(descriptor)
 
 
+def new_folder() -> Path:
+    """Makes a job's folder for temporary files.
+
+    Raises:
+        UsageError: it cannot be made.
+    """
+    # Python would pass over a TMPDIR that cannot be used, and take /tmp, which may be full.
+    wanted = os.environ.get("TMPDIR")
+    try:
+        within = os.path.abspath(wanted) if wanted else None
+        return Path(tempfile.mkdtemp(prefix="tf_hvd-", dir=within))
+    except OSError as error:
+        where = f"TMPDIR={wanted}" if wanted else "the temporary folder"
+        raise UsageError(
+            f"no folder can be made in {where}: {error.strerror}; set TMPDIR to a folder that you "
+            "can write to"
+        ) from error
+
+
 def _is_starter(process: int) -> bool:
     return rank.__file__ in proc.arguments(process)
 
@@ -196,6 +215,7 @@ def _copy_terminal(to: int, over: threading.Event) -> None:
                 foreground.poll(_FOREGROUND_MILLISECONDS)
                 continue
             text = os.read(0, 4096)
-            if not text or not write_all(to, text):
+            if not text:
                 break
+            write_all(to, text)
     os.close(to)

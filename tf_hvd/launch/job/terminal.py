@@ -1,8 +1,9 @@
 """What the ranks of a job and its MPI launcher print, made readable as one.
 
 On standard error lines are marked with their rank once several ranks have spoken. A traceback is
-shown in one piece, and one that another rank has shown already is only told of. What MPI's
-launchers say at each failed job is kept back: tf_hvd run says it better (explain.py).
+shown in one piece, and one that another rank has shown already is only told of. Log lines that
+several ranks print are shown once (log_lines.py). What MPI's launchers say at each failed job is
+kept back: tf_hvd run says it better (explain.py).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tf_hvd.core import error_text
-from tf_hvd.core.ranks_text import runs
+from tf_hvd.launch.job.log_lines import LogLines, label
 from tf_hvd.launch.machine.lines import (
     LABEL,
     PIECE,
@@ -22,7 +23,8 @@ from tf_hvd.launch.machine.lines import (
     UTF_8,
     LineStream,
     Reader,
-    write_all,
+    Writer,
+    is_closed,
 )
 
 # In seconds: after what pause a traceback is over, and it is told who has printed the same; and how
@@ -48,7 +50,8 @@ _BANNERS = (
 _MPICHS_BANNER = b"\n" + b"=" * 83 + b"\n=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n"
 # Lines that are not a rank's reason to end: TensorFlow's of lower levels.
 _CHATTER = re.compile(
-    r"([IW]\d{4} |WARNING: All log messages before|To enable the following instructions:)|\W*$"
+    r"([IW]\d{4} |[\d-]{10} [\d:.]+: [IW] |WARNING: All log messages before"
+    r"|To enable the following instructions:)|\W*$"
 )
 
 
@@ -85,6 +88,8 @@ class Screen:
     """Whether the launcher's paragraphs about a failed job are shown when they come."""
     labels: bool = True
     """Whether lines of the launcher may begin with the label of a rank."""
+    ranks: int = 0
+    """How many the job has; 0: that is not known."""
     marked: bool = False
     """Whether lines are marked with their rank by now."""
     banner: list[str] = field(default_factory=list)
@@ -103,12 +108,15 @@ class Screen:
     # Who has shown the last traceback of each rank.
     _stands_for: dict[int, int] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._log_lines = LogLines(self.ranks, self._show_of)
+
     def add(self, who: int | None, text: str, now: float) -> None:
         """Takes a piece of a rank's output; None for the launcher's."""
         for line, end in self._speaker(who).line.add(text, now):
-            label = _TAGGED.match(line) if who is None and self.labels else None
-            speaker = self._speaker(int(label[1]) if label else who)
-            line = line[label.end() :] if label else line
+            tag = _TAGGED.match(line) if who is None and self.labels else None
+            speaker = self._speaker(int(tag[1]) if tag else who)
+            line = line[tag.end() :] if tag else line
             if not end:  # too long to be kept, even if a line of another rank stands there
                 self._release(speaker, now)
                 self._show_part(speaker, line)
@@ -136,10 +144,13 @@ class Screen:
         if self._same and now >= self._same_since + _TELL:
             self._tell_same()
         waits = any(each.held or each.line.waits() for each in self._speakers.values())
-        return waits or bool(self._same)
+        return self._log_lines.tick(now) or waits or bool(self._same)
 
     def end(self, who: int | None, now: float) -> None:
-        """Shows all that is left of a rank, or the launcher: nothing more will come from it."""
+        """Shows what is left of a rank, or the launcher: nothing more will come from it.
+
+        Its log lines may wait for those of the others.
+        """
         if speaker := self._speakers.get(who):
             if speaker.line.so_far():
                 self.add(who, "\n", now)
@@ -149,6 +160,7 @@ class Screen:
         """Shows all that is left: nothing more will come from anyone."""
         for who in list(self._speakers):
             self.end(who, 0.0)
+        self._log_lines.finish()
         self._tell_same()
         self._end_line()
 
@@ -172,6 +184,9 @@ class Screen:
             if starts and held and not _is_chained(held):
                 self._release(speaker, now)
         if not speaker.held and not starts:
+            who = speaker.who
+            if who is not None and speaker.at_start and self._log_lines.take(who, line, now):
+                return self._note(who, [line])
             return self._let_through(speaker, [line])
         if not speaker.held:
             speaker.held_since, ends = now, False
@@ -206,6 +221,7 @@ class Screen:
         if first == who:
             self._show(speaker, held)
         else:
+            self._log_lines.flush(who)
             self._same.setdefault(first, []).append(who)
             self._same_since = now
             self._stands_for[who] = first
@@ -218,13 +234,12 @@ class Screen:
     def _tell_same(self) -> None:
         for first, others in self._same.items():
             self._end_line()
-            self.write(f"{_label(sorted(set(others)))}the same traceback as rank {first}'s\n")
+            self.write(f"{label(sorted(set(others)))}the same traceback as rank {first}'s\n")
         self._same = {}
 
     def _show(self, speaker: _Speaker, lines: Iterable[str]) -> None:
-        label = self._label(speaker)
         if speaker.who is not None:
-            self._bears_mark[speaker.who] = bool(label)
+            self._bears_mark[speaker.who] = self.marked
             self._stands_for.pop(speaker.who, None)
         for line in lines:
             self._show_part(speaker, f"{line}\n")
@@ -232,6 +247,8 @@ class Screen:
 
     def _show_part(self, speaker: _Speaker, text: str) -> None:
         """Shows a part of a line; ends the line of another speaker before."""
+        if speaker.who is not None:
+            self._log_lines.flush(speaker.who)
         if self._stands is not speaker:
             self._end_line()
         new = self._stands is None or speaker.at_start
@@ -255,13 +272,12 @@ class Screen:
             self._stands = None
 
     def _label(self, speaker: _Speaker) -> str:
-        return _label([speaker.who]) if self.marked and speaker.who is not None else ""
+        return label([speaker.who]) if self.marked and speaker.who is not None else ""
 
-
-def _label(who: Sequence[int]) -> str:
-    """The same as people write it: [0], or [2-5, 7]."""
-    texts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs(who)]
-    return f"[{', '.join(texts)}] "
+    def _show_of(self, ranks: Sequence[int], line: str) -> None:
+        """Shows a line of several ranks, or of one."""
+        self._end_line()
+        self.write(f"{label(ranks) if self.marked else ''}{line}\n")
 
 
 def _is_chained(held: Sequence[str]) -> bool:
@@ -278,13 +294,13 @@ def _is_banner(lines: Sequence[str]) -> bool:
 class _Output:
     """The standard output of MPICH's launcher, to be handed on but for its banner at the end."""
 
-    def __init__(self, screen: Screen) -> None:
-        self._screen = screen
+    def __init__(self, write: Callable[[bytes], object], screen: Screen) -> None:
+        self._write, self._screen = write, screen
         self._rest = b""  # what may be the banner's beginning, or the banner
         self._since = 0.0
 
     def take(self, piece: bytes) -> bool:
-        """Hands a piece on; empty at the end. False if nobody takes it."""
+        """Hands a piece on; empty at the end."""
         text, self._since = self._rest + piece, time.monotonic()
         start = text.find(_MPICHS_BANNER)
         if start < 0:  # all but what may be its beginning
@@ -294,40 +310,54 @@ class _Output:
         text, self._rest = text[:start], text[start:]
         if not piece:
             self._screen.banner += self._rest.decode(errors="replace").splitlines()
-        # Who writes when nobody reads is to hear of it.
-        return write_all(1, text)
+        self._write(text)
+        return True
 
     def tick(self, now: float) -> bool:
         """Shows what turned out not to be the banner's beginning; True if that is not known yet."""
         waits = bool(self._rest) and not self._rest.startswith(_MPICHS_BANNER)
         if waits and now >= self._since + UNFINISHED:
             rest, self._rest = self._rest, b""
-            write_all(1, rest)
+            self._write(rest)
         return waits
 
 
-def _to_standard_error(text: str) -> None:
-    write_all(2, text.encode(errors="replace"))
-
-
 class Terminal:
-    """Reads what a job prints, in a thread of its own, and shows it on this process's outputs.
+    """Reads what a job prints and shows it on this process's outputs.
+
+    Each has a thread of its own: where nobody reads the output, errors are shown all the same. What
+    cannot be shown is dropped: ranks do not wait for it, nor end.
 
     Args:
         marks: whether ranks on other machines label their lines for this; if not, lines are shown
             as they come.
-        banners: see `Screen`.
+        banners, ranks: see `Screen`.
     """
 
-    def __init__(self, marks: bool = True, banners: bool = False) -> None:
+    def __init__(self, marks: bool = True, banners: bool = False, ranks: int = 0) -> None:
         self._banners = banners
-        self._screen = Screen(_to_standard_error, banners, labels=marks)
+        self._writer = Writer()
+        self._screen = Screen(self._show, banners, labels=marks, ranks=ranks)
         # What ranks say in lines with tags is shown with these, and overheard.
         self._screens = [self._screen] if marks else [self._screen, Screen(lambda text: None)]
         self.heard = self._screens[-1]
         """What the ranks have said; for who has called `finish`."""
         self._reader = Reader(*(screen.tick for screen in self._screens))
-        self._thread = threading.Thread(target=self._serve, name="terminal", daemon=True)
+        self._output = Reader()
+        self._threads = [
+            threading.Thread(target=serve, name="terminal", daemon=True)
+            for serve in (self._serve, self._output.serve)
+        ]
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """What could not be shown, as `Writer` has it."""
+        return self._writer.lost
+
+    @property
+    def closed(self) -> bool:
+        """Whether the reader of an output is gone, as `head` is when it has seen enough."""
+        return is_closed(self.lost)
 
     def errors(self, who: int | None) -> int:
         """The standard error for a rank, or None: the launcher.
@@ -347,26 +377,41 @@ class Terminal:
 
         return self._reader.pipe(take)
 
-    def output(self) -> int | None:
-        """The same of the standard output for MPICH's launcher; None: it may keep its own."""
-        if self._banners:
-            return None
-        output = _Output(self._screen)
-        return self._reader.pipe(output.take, output.tick)
+    def output(self, family: str) -> int:
+        """The same of the standard output for the launcher of that MPI."""
+
+        def take(piece: bytes) -> bool:
+            self._writer.write(1, piece)
+            return True
+
+        if family != "mpich" or self._banners:
+            return self._output.pipe(take)
+        output = _Output(take, self._screen)
+        return self._output.pipe(output.take, output.tick)
 
     def serve(self) -> None:
-        """Begins to read. Starts a thread: call it when nothing will be forked."""
-        self._thread.start()
+        """Begins to read. Starts threads: call it when nothing will be forked."""
+        for thread in self._threads:
+            thread.start()
 
-    def finish(self) -> None:
-        """Shows what has been written up to now, and reads no more."""
-        if self._thread.ident is not None:
+    def finish(self, in_time: bool = False) -> None:
+        """Shows what has been written up to now, and reads no more.
+
+        Args:
+            in_time: whether to give up on a reader that takes nothing for some seconds.
+        """
+        if self._threads[0].ident is not None:
             self._reader.stop()
-            self._thread.join(_LAST_WORDS)
+            self._output.stop()
+            for thread in self._threads:
+                thread.join(_LAST_WORDS if in_time else None)
 
     def show_banner(self) -> None:
         """Shows what the launcher has said of the job's end; for who has called `finish`."""
-        _to_standard_error("".join(f"{line}\n" for line in self._screen.banner))
+        self._show("".join(f"{line}\n" for line in self._screen.banner))
+
+    def _show(self, text: str) -> None:
+        self._writer.write(2, text.encode(errors="replace"))
 
     def _serve(self) -> None:
         self._reader.serve()

@@ -21,12 +21,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING or __package__:
     from tf_hvd.core import contract, messages
     from tf_hvd.launch.machine import proc
+    from tf_hvd.launch.machine.lines import lost_text, write_all
     from tf_hvd.launch.machine.rank_output import RankOutput
 else:  # as a file
     sys.path.append(os.path.join(os.path.dirname(__file__), "..", "..", "core"))
     import contract
     import messages
     import proc
+    from lines import lost_text, write_all
 
 # What a keeper is told (rank_signals.py): to hold its rank's end back, and no longer.
 HOLD, RELEASE = signal.SIGRTMIN + 4, signal.SIGRTMIN + 5
@@ -35,8 +37,9 @@ _HEARD = frozenset({signal.SIGCHLD, HOLD, RELEASE})
 _THE_PROGRAMS = frozenset(
     {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
 )
-# In seconds: between two looks whether the launcher is there, and from SIGTERM to SIGKILL.
-_LOOK, _GRACE = 2.0, 5.0
+# In seconds: between two looks whether the launcher is there, and at what the program makes when it
+# is not; and from SIGTERM to SIGKILL.
+_LOOK, _SOON, _GRACE = 2.0, 0.05, 5.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PMI = "PMI_FD"  # MPICH's, and MPIs that come from it
 
@@ -94,6 +97,11 @@ def watch_child(
         may_go_on = not (code or alone)
         in_time = bool(code) and not alone
         output.finish(lambda: may_go_on and os.getppid() == launcher, in_time)
+        if lost := output.lost():
+            tell(link, contract.LOST, rank, files=lost)
+            if link is None:  # on another machine: the launcher brings it to the user
+                with contextlib.suppress(OSError):
+                    write_all(2, f"{lost_text(lost)}\n".encode())
     keeper.hold()
     end_as(code)
 
@@ -109,7 +117,7 @@ def end_as(code: int) -> NoReturn:
     os._exit(code if code >= 0 else 128 - code)
 
 
-def tell(link: messages.Link | None, what: str, rank: int, **more: int) -> None:
+def tell(link: messages.Link | None, what: str, rank: int, **more: object) -> None:
     """Tells the agent, if there is one, something of a rank."""
     if link is not None:
         with contextlib.suppress(OSError):  # it is gone
@@ -168,9 +176,11 @@ class _Keeper:
                 # It may have been killed, and on another machine nobody else knows of them.
                 remove_segments(self._segments)
                 return os.waitstatus_to_exitcode(status)
-            if orphaned is None and os.getppid() != self._launcher:
-                orphaned = time.monotonic()
+            lost = os.getppid() != self._launcher
+            if lost:  # at each look: the program may yet be in MPI_Init, and make some
                 remove_segments(_segments_of(self._child))
+            if lost and orphaned is None:
+                orphaned = time.monotonic()
                 with contextlib.suppress(OSError):
                     if self._alone:  # its group is that of the script which has called us
                         os.kill(self._child, signal.SIGTERM)
@@ -178,7 +188,7 @@ class _Keeper:
                         os.killpg(os.getpgid(self._child), signal.SIGTERM)
             elif orphaned is not None and time.monotonic() - orphaned >= _GRACE:
                 os.kill(self._child, signal.SIGKILL)
-            self._hear(_LOOK)
+            self._hear(_SOON if lost else _LOOK)
 
     def hold(self) -> None:
         """Returns when this end may be known, at which MPI's launchers may kill the other ranks.

@@ -7,11 +7,13 @@ Keepers are run as files by an isolated Python: it knows the standard library al
 from __future__ import annotations
 
 import codecs
+import errno
 import os
 import re
+import select
 import selectors
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 # A line that a keeper has marked, as --tag-output does.
 LABEL = re.compile(r"\[1,(\d+)\]<(?:stdout|stderr)>: ")
@@ -21,8 +23,12 @@ PIECE = 1 << 16
 _MOST_PIECES = 16
 # In seconds: a line that takes longer to end is shown as far as it is.
 UNFINISHED = 0.1
+_NAMED = 4  # in a line about lost output
 _LINE_END = re.compile("([\r\n])")
 
+
+STANDARD = {1: "standard output", 2: "standard error"}
+"""The names of these descriptors, for users."""
 
 UTF_8 = codecs.getincrementaldecoder("utf-8")
 """Makes a decoder of pieces, of which an empty one is the end."""
@@ -172,14 +178,54 @@ class Reader:
         os.close(key.fd)
 
 
-def write_all(to: int, data: bytes) -> bool:
-    """Writes to a descriptor until all is written; False if it takes no more.
+class Writer:
+    """Writes output, and keeps in mind what could not be written. Any thread.
 
-    A full disk, or a reader that is gone, must not end a rank.
+    A full disk, or a reader that is gone, must not end a rank; the user is told at the job's end.
     """
-    try:
-        while data:
+
+    def __init__(self) -> None:
+        self.lost: dict[str, int] = {}
+        """The number of the first error, by the name of what could not be written to."""
+
+    def write(self, to: int, data: bytes) -> None:
+        """Writes all of it to a descriptor, if that takes it."""
+        try:
+            write_all(to, data)
+        except OSError as error:
+            self.lost.setdefault(_name(to), error.errno or 0)
+
+
+def write_all(to: int, data: bytes) -> None:
+    """Writes to a descriptor until all is written.
+
+    Raises:
+        OSError: it takes no more.
+    """
+    while data:
+        try:
             data = data[os.write(to, data) :]
+        except BlockingIOError:  # another process that shares it wants not to wait
+            select.select([], [to], [])
+
+
+def is_closed(lost: Mapping[str, int]) -> bool:
+    """Whether the reader of a standard file is gone, as `head` is when it has seen enough."""
+    return any(lost.get(name) == errno.EPIPE for name in STANDARD.values())
+
+
+def lost_text(lost: Mapping[str, int]) -> str:
+    """The line about output that could not be written, as `Writer` has it: of many files a few."""
+    named = [f"{name}: {os.strerror(why)}" for name, why in list(lost.items())[:_NAMED]]
+    more = [f"{len(lost) - _NAMED} more files"] if len(lost) > _NAMED else []
+    return f"tf_hvd run: output was lost: {'; '.join([*named, *more])}"
+
+
+def _name(to: int) -> str:
+    """What a descriptor is called: a file by its path."""
+    if to in STANDARD:
+        return STANDARD[to]
+    try:
+        return os.readlink(f"/proc/self/fd/{to}")
     except OSError:
-        return False
-    return True
+        return f"file descriptor {to}"

@@ -117,6 +117,14 @@ def has_tensorflow(process: int) -> bool:
     return any("/libtensorflow_" in line for line in maps(process))
 
 
+def siblings(cpu: int) -> str:
+    """What the hyper-threads of one core have in common, and no other core has."""
+    path = f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+    with contextlib.suppress(OSError), open(path) as file:
+        return file.read()
+    return str(cpu)
+
+
 def most() -> tuple[int, str]:
     """How many processes may run here at once, and what says so."""
     limits = [(sys.maxsize, "")]
@@ -127,6 +135,11 @@ def most() -> tuple[int, str]:
         with contextlib.suppress(OSError, ValueError), open(path) as file:
             limits.append((int(file.read()), path))
     return min(limits)
+
+
+def most_files() -> int:
+    """How many files a process may have open."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def killed_for_memory() -> int | None:

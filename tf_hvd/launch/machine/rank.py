@@ -8,7 +8,6 @@ ranks a pipe that nobody writes to, and each has files of its own form for the o
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import signal
@@ -17,14 +16,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING or __package__:
-    from tf_hvd.core import contract, messages
+    from tf_hvd.core import contract, files, messages
     from tf_hvd.launch.machine import keeper
     from tf_hvd.launch.machine.rank_output import STREAMS, RankOutput
 else:  # as a file
     sys.path.append(os.path.dirname(__file__))
     import keeper
     from keeper import contract, messages
-    from rank_output import STREAMS, RankOutput
+    from rank_output import STREAMS, RankOutput, files
 
 _NEVER_EXECUTED = 0x8  # MFD_NOEXEC_SEAL, Linux 6.3
 _NOT_FOUND, _NOT_RUNNABLE = 127, 126
@@ -49,7 +48,7 @@ def open_recording() -> int | None:
         except (OSError, AttributeError):
             continue
     else:
-        path = f"/dev/shm/{contract.RECORDER}.{os.getpid()}"
+        path = f"/dev/shm/{contract.RECORDER}.{os.urandom(8).hex()}"
         try:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
             os.unlink(path)
@@ -84,24 +83,8 @@ def write_own(folder: str, name: str, data: bytes) -> None:
     Raises:
         OSError: others can, and may have put a link there, or it cannot be written.
     """
-    where = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        about = os.fstat(where)
-        if about.st_uid != os.geteuid() or about.st_mode & 0o022:
-            raise PermissionError(errno.EPERM, "the folder is not this user's own", folder)
-        new = f"new.{name}"
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(new, dir_fd=where)
-
-        def opener(path: str, _: int) -> int:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-            return os.open(path, flags, 0o600, dir_fd=where)
-
-        with open(new, "wb", opener=opener) as file:
-            file.write(data)
-        os.rename(new, name, src_dir_fd=where, dst_dir_fd=where)
-    finally:
-        os.close(where)
+    with files.own_folder(folder) as where, files.writing(name, 0o600, folder=where) as file:
+        file.write(data)
 
 
 def begin(link: messages.Link, rank: int, recording: int | None) -> dict[str, int] | None:
@@ -164,7 +147,7 @@ def _output(options: Mapping[str, Any], rank: int, here: bool) -> RankOutput | N
         return None
     # What the starts before have printed may tell why there is another one.
     folder, adds = options["output"].format(rank=rank), is_restart(os.environ)
-    return RankOutput(labels, folder, adds, options["timestamps"])
+    return RankOutput(labels, folder, adds, options["timestamps"], alone=not options["watch"])
 
 
 def main(arguments: list[str]) -> NoReturn:
@@ -204,7 +187,7 @@ def main(arguments: list[str]) -> NoReturn:
     try:
         output = _output(options, rank, here=handed is not None)
     except OSError as failed:
-        error = f"tf_hvd run: --output-filename: {failed.filename}: {failed.strerror}"
+        error = f"tf_hvd run: --output-filename: {files.reason(failed)}"
     if options["watch"] or output:
         keeper.watch_child(
             here, rank, launcher, save, {str(recording)}, output, alone=not options["watch"]

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING or __package__:
-    from tf_hvd.launch.machine.lines import LineStream, Reader, write_all
+    from tf_hvd.core import files
+    from tf_hvd.launch.machine.lines import STANDARD, LineStream, Reader, Writer, is_closed
 else:  # as a file
-    from lines import LineStream, Reader, write_all
+    sys.path.append(os.path.join(os.path.dirname(__file__), "..", "..", "core"))
+    import files
+    from lines import STANDARD, LineStream, Reader, Writer, is_closed
 
 STREAMS = {1: "stdout", 2: "stderr"}
 # In seconds: between two looks whether more is wanted, and for a reader that takes nothing.
@@ -31,25 +35,37 @@ class RankOutput:
         folder: gets a copy, in the files `stdout` and `stderr`; empty for none.
         adds: whether the copy is appended to these files.
         timestamps: whether each line begins with the time, also in the files.
+        alone: whether nobody else hands it on: the program, too, is to hear if the reader is gone.
 
     Raises:
         OSError: a file cannot be opened.
     """
 
     def __init__(
-        self, labels: Mapping[int, str], folder: str, adds: bool, timestamps: bool
+        self, labels: Mapping[int, str], folder: str, adds: bool, timestamps: bool, alone: bool
     ) -> None:
         if folder:
             os.makedirs(folder, exist_ok=True)
-        how = os.O_WRONLY | os.O_CREAT | (os.O_APPEND if adds else os.O_TRUNC)
-        files = {
-            to: os.open(os.path.join(folder, STREAMS[to]), how, 0o666) for to in labels if folder
+        kept = {
+            to: files.stream(os.path.join(folder, STREAMS[to]), adds) for to in labels if folder
         }
-        copies = {to: Copy(to, label, files.get(to), timestamps) for to, label in labels.items()}
+        self._writer, self._alone = Writer(), alone
+        copies = {
+            to: Copy(to, label, kept.get(to), timestamps, self._writer, alone)
+            for to, label in labels.items()
+        }
         self._reader = Reader()
         self._ends = {to: self._reader.pipe(copy.take, copy.tick) for to, copy in copies.items()}
-        self.needs = {*labels, *files.values(), *self._reader.files}
+        self.needs = {*labels, *kept.values(), *self._reader.files}
         """The descriptors that this needs after the fork, in the keeper."""
+
+    def lost(self) -> dict[str, int]:
+        """What could not be written, as `Writer` has it; for who has called `finish`.
+
+        What MPI's launcher does not take any more is no file: it is gone.
+        """
+        lost = self._writer.lost.items()
+        return {name: why for name, why in lost if self._alone or name not in STANDARD.values()}
 
     def become(self) -> None:
         """Makes the pipes the standard output and error of this process, the program."""
@@ -83,8 +99,18 @@ class Copy:
     the ranks' output wherever a write ends.
     """
 
-    def __init__(self, to: int, label: str, file: int | None, timestamps: bool) -> None:
-        self._to: int | None = to
+    def __init__(
+        self,
+        to: int,
+        label: str,
+        file: int | None,
+        timestamps: bool,
+        writer: Writer | None = None,
+        alone: bool = False,
+    ) -> None:
+        self._to = to
+        self._writer = writer or Writer()
+        self._alone = alone
         self._label = label
         self._file = file
         self._timestamps = timestamps
@@ -99,14 +125,14 @@ class Copy:
         return self._lines.waits()
 
     def take(self, piece: bytes) -> bool:
-        """Hands on a piece of output; an empty one is the end."""
-        if self._file is not None and not write_all(self._file, self._stamped(piece)):
-            self._file = None
+        """Hands on a piece of output; an empty one is the end. False if the reader is gone."""
+        if self._file is not None:
+            self._writer.write(self._file, self._stamped(piece))
         if self._label or self._timestamps:
             self._send_lines(self._lines.feed(piece, time.monotonic()))
         else:
             self._send(piece)
-        return True
+        return not (self._alone and is_closed(self._writer.lost))
 
     def _send_lines(self, lines: list[tuple[str, str]]) -> None:
         start = (self._label + _stamp() * self._timestamps).encode()
@@ -128,8 +154,7 @@ class Copy:
             self._send(piece)
 
     def _send(self, data: bytes) -> None:
-        if self._to is not None and not write_all(self._to, data):
-            self._to = None
+        self._writer.write(self._to, data)
 
     def _stamped(self, piece: bytes) -> bytes:
         """The same with the time at the start of each line."""

@@ -12,17 +12,20 @@ import socket
 import sys
 import time
 import traceback
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 if TYPE_CHECKING or __package__:
-    from tf_hvd.core import contract
-else:  # as a file; the program may have a module of that name
+    from tf_hvd.core import contract, files
+else:  # as a file; the program may have modules of these names
     sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "core"))
     import contract
+    import files
 
-    del sys.path[0], sys.modules["contract"]
+    del sys.path[0], sys.modules["contract"], sys.modules["files"]
 
 CALL, RESULT, FAILED = "call", "result.", "failed."
+NOTHING: dict[str, Any] = {"trace": None, "error": None, "value": None, "raised": True, "start": 0}
+"""What a rank leaves, by name, before its function has returned or raised."""
 # Where each family's launcher tells a rank its number. Others import it from this file.
 RANK_VARIABLES = {
     "openmpi": ("OMPI_COMM_WORLD_RANK", "PMIX_RANK"),
@@ -51,37 +54,42 @@ def _leave(folder: str, rank: int, result: dict[str, Any]) -> None:
             result["trace"] = f"what cannot be pickled:\n{traceback.format_exc()}"
             result["raised"] = False
         data = cloudpickle.dumps(result)
-    path = os.path.join(folder, f"{RESULT}{rank}")
-    with open(f"{path}.new", "wb") as file:
+    with files.writing(os.path.join(folder, f"{RESULT}{rank}")) as file:
         file.write(data)
-    os.rename(f"{path}.new", path)
     if result["trace"] is not None:
-        with open(os.path.join(folder, f"{FAILED}{rank}"), "wb"):
+        with files.writing(os.path.join(folder, f"{FAILED}{rank}")):
             pass
 
 
-def _unpickle(folder: str) -> tuple[Any, Any, Any]:
-    path = os.path.join(folder, CALL)
-    if not os.path.exists(path):
+def _open_call(folder: str) -> BinaryIO:
+    """Opens what was sent; ends the rank if that is not there, or may be another user's."""
+    try:
+        with files.own_folder(folder) as where:
+            return files.opened(CALL, folder=where, follow=False)
+    except FileNotFoundError:
         sys.exit(
             f"tf_hvd.run: {socket.gethostname()} does not see {folder}; pass directory=, a folder "
             "that all hosts share"
         )
-    with open(path, "rb") as file:
+    except OSError as error:
+        sys.exit(f"tf_hvd.run: {files.reason(error)}; pass another directory=")
+
+
+def _unpickle(file: BinaryIO) -> tuple[Any, Any, Any]:
+    with file:
         search = pickle.load(file)
         sys.path[:] = [*sys.path, *(entry for entry in search if entry not in sys.path)]
-        call: tuple[Any, Any, Any] = pickle.load(file)
-    return call
+        sent: tuple[Any, Any, Any] = pickle.load(file)
+    return sent
 
 
 def main(folder: str) -> int:
     """Calls the function of `folder`; the exit code is 0 if it returned and its value was left."""
-    rank = _rank()
+    rank, call = _rank(), _open_call(folder)
     start = os.environ.get(contract.START, "")
-    result: dict[str, Any] = {"trace": None, "error": None, "value": None, "raised": True}
-    result["start"] = int(start or 0)
+    result = {**NOTHING, "start": int(start or 0)}
     try:
-        func, args, kwargs = _unpickle(folder)
+        func, args, kwargs = _unpickle(call)
         result["value"] = func(*args, **kwargs)
     except (Exception, SystemExit) as error:  # argparse reads this process's arguments, and exits
         if start and getattr(error, "code", None) == contract.START_AGAIN:
