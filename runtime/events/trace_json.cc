@@ -1,6 +1,7 @@
 // Chrome's trace events, as docs/timeline.md describes them: an array, one
 // event to a line, times in microseconds.
 #include <cstdio>
+#include <cstdlib>
 
 #include "runtime/events/trace.h"
 
@@ -26,9 +27,8 @@ void PutText(std::string_view text, std::string* out) {
 
 void PutUs(int64_t ns, std::string* out) {
   char text[32];
-  std::snprintf(text, sizeof(text), "%lld.%03lld",
-                static_cast<long long>(ns / 1000),
-                static_cast<long long>(ns % 1000));
+  std::snprintf(text, sizeof(text), "%s%lld.%03lld", ns < 0 ? "-" : "",
+                std::llabs(ns / 1000), std::llabs(ns % 1000));
   out->append(text);
 }
 

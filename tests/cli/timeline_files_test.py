@@ -166,7 +166,7 @@ def test_what_is_whole_of_a_file_counts(folder, says):
         "[" * 60_000 + "\n",
         calls[3][:40] + "\n",
         calls[3].replace('"order": ', '"order": 9e'),
-        calls[3].replace('"ts": ', '"ts": -'),
+        calls[3].replace('"dur": ', '"dur": -'),
         calls[3].replace('"pid": 0', '"pid": [0]'),
     ]
     (folder / "a.json").write_text("".join([head, *calls[:4], *wrong, *calls[4:]]))
@@ -275,3 +275,10 @@ def test_a_reader_may_have_seen_enough(folder, start, environ):
     process.stdout.close()
     assert process.wait(timeout=300) == 128 + signal.SIGPIPE
     assert process.stderr.read() == ""
+
+
+def test_times_before_the_clock_began(folder):
+    """Of a rank whose machine runs longer than rank 0's; the file was not JSON there."""
+    write(folder / "a.json", 0, size=1, start=-100_000)
+    (trace,) = timeline.read_all(["a.json"])
+    assert next(span.begin for span in trace.spans["agreement"]) == -89_999_500

@@ -30,7 +30,7 @@ _NUMBERS = {"set", "order", "bytes", "tensors", "operation", "calls", "last_rank
 """What is calculated with, of a span's values."""
 _OF_A_CALL = {"set", "bytes", "tensors"}
 """What a span has beside an order."""
-_MICROSECONDS = re.compile(r"\d{1,16}(?:\.\d{1,9})?")
+_MICROSECONDS = re.compile(r"(-?)(\d{1,16})(?:\.(\d{1,9}))?")
 _DAMAGE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What a damaged line leads to, where it is read or where it is taken."""
 
@@ -215,7 +215,7 @@ class _Reader:
         elif kind == "M" and name == "thread_name":
             self._names[track] = printable(given["name"])
         elif kind == "X":
-            begin, length = _ns(event["ts"]), _ns(event["dur"])
+            begin, length = _ns(event["ts"]), _number(_ns(event["dur"]))
             for each in given.keys() & _NUMBERS:
                 _number(given[each])
             if "order" in given and not given.keys() >= _OF_A_CALL:
@@ -240,8 +240,8 @@ def _number(value: Any, least: int = 0, most: int = _LARGEST_NUMBER) -> int:
 
 def _ns(microseconds: Any) -> int:
     """Exact: as text a number has all its digits."""
-    text = str(microseconds)
-    if not _MICROSECONDS.fullmatch(text):
-        raise ValueError(text)
-    whole, _, rest = text.partition(".")
-    return int(whole) * 1000 + int(rest.ljust(3, "0")[:3])
+    found = _MICROSECONDS.fullmatch(str(microseconds))
+    if not found:
+        raise ValueError(microseconds)
+    sign, whole, rest = found.groups("")
+    return int(f"{sign}{whole}{rest.ljust(3, '0')[:3]}")

@@ -222,9 +222,9 @@ def options_of(words: Sequence[str]) -> dict[str, Any]:
     """The options of a rank whose command line that is (rank.py); empty if it is none."""
     for file, text in itertools.pairwise(words):
         if os.path.basename(file) == "rank.py":
-            with contextlib.suppress(ValueError):
-                options: dict[str, Any] = json.loads(text)
-                return options
+            with contextlib.suppress(ValueError, RecursionError):
+                options = json.loads(text)
+                return options if isinstance(options, dict) else {}
     return {}
 
 
