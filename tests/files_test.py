@@ -6,9 +6,13 @@ CONTRIBUTING.md, "Files", has the list for readers.
 import ast
 import pathlib
 import re
+import sys
 from collections.abc import Iterator
 
 import pytest
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parent))
+
 from architecture_test import CPP, OURS, all_faults
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

@@ -39,14 +39,15 @@ constexpr char kThreadName[] = "tf_hvd timeline";
 int Open(const std::string& path, std::string* why) {
   int before = -1;
   struct stat about = {};
-  while (about.st_nlink == 0) {  // else another one has just replaced it
+  // Without a name, it has just been replaced. Some file systems count none.
+  for (int tries = 0; about.st_nlink == 0 && tries < 100; ++tries) {
     if (before >= 0) close(before);
     before = open(path.c_str(),
                   O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
     if (before < 0 || fstat(before, &about) != 0) break;
     if (flock(before, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       close(before);
-      *why = "another job writes its timeline there; name another file";
+      *why = "a timeline is being written there; name another file";
       return -1;
     }
   }
@@ -57,6 +58,12 @@ int Open(const std::string& path, std::string* why) {
   const int file = PutFile(AT_FDCWD, path, 0666, lock, why);
   if (before >= 0) close(before);
   return file;
+}
+
+// A process that was forked meanwhile has the file, and with it the lock.
+void Close(int file) {
+  flock(file, LOCK_UN);
+  close(file);
 }
 
 }  // namespace
@@ -178,7 +185,7 @@ void Timeline::Shared::Run() {
     End();
     last = true;
   }
-  if (file >= 0) close(file);
+  if (file >= 0) Close(file);
   const MutexLock lock(&mutex);
   written = true;
   changed.notify_all();
@@ -191,7 +198,7 @@ std::string Timeline::Shared::Write(std::string_view bytes, bool may_be_full) {
   if (error != 0) return std::strerror(error);
   file_bytes += static_cast<int64_t>(bytes.size());
   if (!may_be_full || full_bytes == 0 || file_bytes < full_bytes) return "";
-  close(file);
+  Close(file);
   std::rename(path.c_str(), BeforeSuffix(path, ".before").c_str());
   std::string why;
   file = Open(path, &why);

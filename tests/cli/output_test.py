@@ -226,7 +226,10 @@ def test_output_that_a_full_disk_has_not_taken_is_told(environ, start, program):
         assert (errors == FULL) is (code == 0)
 
 
-CLOSED = "tf_hvd run: the job ended because the reader of its output closed it, as head does\n"
+CLOSED = (
+    "tf_hvd run: the reader of its output closed it, as head does: the rest is lost, and the job "
+    "has ended\n"
+)
 READERS = {
     # Ranks that would print on and on, and ranks that end well, after the reader has gone.
     "in the middle": "while True: say('x' * 1000)",
@@ -255,10 +258,8 @@ def test_a_reader_that_has_seen_enough_ends_the_job(environ, start, program, whe
 )
 def test_a_job_that_fails_by_itself_is_not_ended_by_the_reader(code, by_us, ended):
     lost = {"standard output": errno.EPIPE}
-    terminal = SimpleNamespace(finish=lambda in_time: None, lost=lost)
-    watch, home = SimpleNamespace(terminal=terminal, closed=by_us), SimpleNamespace(lost={})
-    assert run._is_ended_by_reader(Ending(code), watch, home) is ended
-    assert home.lost == lost
+    watch = SimpleNamespace(terminal=True, closed=by_us)
+    assert run._is_ended_by_reader(Ending(code), watch, lost) is ended
 
 
 def test_a_single_rank_hears_that_its_reader_is_gone(start, program):
@@ -270,6 +271,48 @@ def test_a_single_rank_hears_that_its_reader_is_gone(start, program):
     os.close(read_end)
     errors = job.communicate(timeout=600)[1]
     assert (job.returncode, errors.splitlines(keepends=True)[-1]) == (141, CLOSED)
+
+
+def test_errors_are_shown_whole_when_the_reader_of_the_output_is_gone(start, program):
+    """Of a single rank: what came after the first piece was lost, the traceback's end."""
+    read_end, write_end = os.pipe()
+    says = """
+try:
+    while True: os.write(1, b'x'); time.sleep(0.01)
+except BrokenPipeError:
+    for number in range(9): os.write(2, f'{number}{chr(10)}'.encode()); time.sleep(0.05)
+"""
+    job = start("run", "-np", "1", "--output-filename", "logs", *program(says), stdout=write_end)
+    os.close(write_end)
+    os.read(read_end, 1)
+    os.close(read_end)
+    errors = job.communicate(timeout=600)[1]
+    assert errors.splitlines()[:-1] == [str(number) for number in range(9)]
+
+
+@pytest.mark.wire
+def test_ranks_may_save_their_work_when_the_reader_is_gone(environ, start, program, tmp_path):
+    """As when they are asked to end otherwise: a closed terminal takes `| tee` along."""
+    saves = """
+def save(*_):
+    open(f"saved{rank}", "w").close()
+    os._exit(0)
+signal.signal(signal.SIGTERM, save)
+open(f"hears{rank}", "w").close()
+while not (os.path.exists("hears0") and os.path.exists("hears1")):
+    time.sleep(0.01)
+while True:
+    say("x")
+    time.sleep(0.01)
+"""
+    read_end, write_end = os.pipe()
+    job = start("run", "-np", "2", *program(saves), environ=environ, stdout=write_end)
+    os.close(write_end)
+    os.read(read_end, 1)
+    os.close(read_end)
+    errors = job.communicate(timeout=600)[1]
+    assert (job.returncode, errors) == (128 + signal.SIGPIPE, CLOSED)
+    assert sorted(each.name for each in tmp_path.glob("saved?")) == ["saved0", "saved1"]
 
 
 LITTLE = 'mkdir logs && mount -t tmpfs -o size=64k tmpfs logs && exec "$@"'

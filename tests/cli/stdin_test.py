@@ -113,6 +113,14 @@ def test_which_python_reads_its_program_from_the_standard_input(words, reads):
     assert interpreter.reads_program(["python", *words.split()]) is reads
 
 
+@pytest.mark.parametrize(
+    ("program", "is_one"),
+    [("python", True), ("python3.13t", True), ("python3-dbg", True), ("python_train.sh", False)],
+)
+def test_a_program_whose_name_begins_with_python_is_no_interpreter(tmp_path, program, is_one):
+    assert interpreter.is_interpreter(str(tmp_path / program)) is is_one
+
+
 def test_a_program_that_only_rank_0_would_have_is_refused(start, program, tmp_path):
     """`python - < train.py`: the other ranks ran an empty program, and the job ended with 0."""
     words = program("say('ran', rank)")

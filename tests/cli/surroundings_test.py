@@ -98,8 +98,8 @@ def test_a_low_limit_of_open_files(environ, start):
     errors = job.communicate(timeout=600)[1]
     assert (job.returncode, errors) == (
         2,
-        "tf_hvd run: 2 ranks on this machine need an MPI launcher that may open 32 files, but the "
-        "limit is 16; raise it: ulimit -n 32\n",
+        "tf_hvd run: the limit of 16 open files is too low for 2 ranks on this machine: the MPI "
+        "launcher needs 32; raise it: ulimit -n 32\n",
     )
     enough = start(
         *("run", "-np", "2", "true"),

@@ -258,15 +258,18 @@ def test_a_relative_name_is_meant_from_where_the_job_is_started(folder, call, en
 def test_a_folder_is_no_name_of_a_file(folder, call, environ):
     code, _, errors = call("run", "-np", "1", "--timeline", ".", "true", environ=environ)
     assert code == 2
-    assert "--timeline . is a folder: name a file in it" in errors
+    assert "--timeline . is a folder, not a file; name another" in errors
 
 
 @pytest.mark.parametrize("option", ["--timeline", "--metrics"])
 def test_timeline_fifo(folder, capsys, option):
     os.mkfifo("pipe.json")
-    with pytest.raises(SystemExit):
-        main.main(["run", "-np", "1", option, "pipe.json", "true"])
-    assert f"{option} pipe.json is a pipe: name a file" in capsys.readouterr().err
+    os.symlink("elsewhere/a.json", "link.json")
+    for name, kind in (("pipe.json", "pipe"), ("link.json", "symbolic link")):
+        with pytest.raises(SystemExit):
+            main.main(["run", "-np", "1", option, name, "true"])
+        errors = capsys.readouterr().err
+        assert f"{option} {name} is a {kind}, not a file; name another" in errors
 
 
 def test_a_reader_may_have_seen_enough(folder, start, environ):

@@ -181,5 +181,5 @@ def test_a_pipe_and_another_jobs_timeline_are_left_alone(call, environ, program,
         fcntl.flock(busy, fcntl.LOCK_EX)
         code, output, errors = call("run", "-np", "2", "--timeline", path, *words, environ=environ)
     assert (code, output.split()) == (0, ["2", "2"]), errors
-    assert f"written to {path}: another job writes its timeline there; name another file" in errors
+    assert f"written to {path}: a timeline is being written there; name another file" in errors
     assert pathlib.Path(path).read_text() == "theirs"

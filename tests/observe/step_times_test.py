@@ -217,7 +217,7 @@ def test_a_step_that_ends_before_it_begins_is_left_out():
         span.begin += 1000 * MS
     found = step_report.report(traces)
     assert found.count == 18
-    assert "1 step left out: by the times of some rank, the end came first." in found.faults
+    assert "1 step left out: on some rank its end is before its start." in found.faults
     assert all(one.compute >= 0 for step in found.steps.steps for one in step.ranks.values())
 
 

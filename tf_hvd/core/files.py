@@ -48,16 +48,11 @@ class FileError(OSError):
 
 
 def reason(error: OSError) -> str:
-    """What went wrong with a file, beginning with its name."""
-    return str(error) if isinstance(error, FileError) else f"{error.filename}: {error.strerror}"
-
-
-def kind_of(path: str | os.PathLike[str]) -> str:
-    """What a path leads to, as "a pipe"; empty for a file, and if it leads nowhere."""
-    try:
-        return _kind(os.stat(path))
-    except OSError:
-        return ""
+    """What went wrong with a file, beginning with its name if that is known."""
+    if isinstance(error, FileError):
+        return str(error)
+    why = error.strerror or str(error)
+    return f"{error.filename}: {why}" if error.filename else why
 
 
 def opened(

@@ -209,9 +209,14 @@ class RankStates:
         mine = plain_values.dumps(self._own | _callback_entries(self._callbacks))
         contents = {"updates": _updates(self._model), "ranks": [mine, *self._others]}
         new = f"{path}.{os.urandom(8).hex()}"  # nobody has put a link there
-        with tf.io.gfile.GFile(new, "wb") as file:
-            file.write(plain_values.dumps(contents))
-        tf.io.gfile.rename(new, path, overwrite=True)
+        try:
+            with tf.io.gfile.GFile(new, "wb") as file:
+                file.write(plain_values.dumps(contents))
+            tf.io.gfile.rename(new, path, overwrite=True)
+        except tf.errors.OpError:
+            if tf.io.gfile.exists(new):
+                tf.io.gfile.remove(new)
+            raise
 
     def restore(self, path: str) -> int | None:
         """Called on all ranks, after Keras has restored; the path counts at the first one.

@@ -102,7 +102,7 @@ def _faults(traces: Sequence[Trace], steps: Steps) -> list[str]:
     said = dict.fromkeys(fault for trace in traces for fault in trace.faults)
     if steps.left_out:
         left_out = plural(steps.left_out, "step")
-        said[f"{left_out} left out: by the times of some rank, the end came first."] = None
+        said[f"{left_out} left out: on some rank its end is before its start."] = None
     return list(said)
 
 

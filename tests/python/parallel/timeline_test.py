@@ -200,6 +200,24 @@ def test_one_at_a_time_and_only_while_it_runs(tmp_path):
     hvd.stop_timeline()
 
 
+def test_a_forked_process_does_not_keep_a_timeline(tmp_path):
+    """It has the open file, and with it the lock: the next timeline was refused."""
+    path = str(tmp_path / "a.json")
+    hvd.start_timeline(path)
+    ends, end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(end)
+        os.read(ends, 1)
+        os._exit(0)
+    hvd.stop_timeline()
+    hvd.start_timeline(path)
+    hvd.stop_timeline()
+    os.close(end)
+    os.close(ends)
+    os.waitpid(child, 0)
+
+
 class _Given(ctypes.Structure):
     """What malloc has given out (mallinfo2)."""
 
@@ -246,7 +264,7 @@ def test_a_file_that_cannot_be_made_is_an_error(tmp_path, rank):
         hvd.start_timeline(str(tmp_path / "pipe.json"))
     with open(tmp_path / f"busy{own}", "w") as busy:
         fcntl.flock(busy, fcntl.LOCK_EX)
-        with pytest.raises(ValueError, match="another job writes its timeline there"):
+        with pytest.raises(ValueError, match="a timeline is being written there"):
             hvd.start_timeline(str(tmp_path / "busy.json"))
     with pytest.raises(ValueError, match=r"/no/such/folder/a.*: No such file"):
         hvd.start_timeline("/no/such/folder/a.json")

@@ -166,11 +166,11 @@ def _check_limits(ranks: int, here: int) -> None:
             f"{here} ranks on this machine need at least {here * _PROCESSES} processes, but it "
             f"allows {most} ({told_by})"
         )
-    files, limit = _FILES + here * _FILES_OF_A_RANK, proc.most_files()
-    if ranks > 1 and files > limit:
+    needed, limit = _FILES + here * _FILES_OF_A_RANK, proc.most_files()
+    if ranks > 1 and needed > limit:
         raise UsageError(
-            f"{here} ranks on this machine need an MPI launcher that may open {files} files, but "
-            f"the limit is {limit}; raise it: ulimit -n {files}"
+            f"the limit of {limit} open files is too low for {here} ranks on this machine: the MPI "
+            f"launcher needs {needed}; raise it: ulimit -n {needed}"
         )
 
 
@@ -218,10 +218,13 @@ def _files(options: argparse.Namespace) -> dict[str, str]:
     """What tells ranks to write files of what they do; a program may change its folder."""
     told = {}
     for option, file in (("--timeline", options.timeline), ("--metrics", options.metrics)):
-        kind = files.kind_of(file) if file else ""
-        if kind:
-            cure = "name a file in it" if os.path.isdir(file) else "name a file"
-            raise UsageError(f"{option} {file} is {kind}: {cure}")
+        try:
+            if file:
+                files.check_target(file)
+        except files.FileError as error:
+            raise UsageError(f"{option} {error}; name another") from error
+        except OSError:
+            pass  # no reason not to train: the ranks warn
     if options.timeline:
         if options.timeline.endswith((".pftrace", ".perfetto-trace")):
             raise UsageError(

@@ -385,7 +385,7 @@ def _cure(number: int, why: str, screen: Screen) -> str:
 
 def _of_open_files(why: str) -> str:
     """What to add to a cure where a rank could open no more files; else empty."""
-    if os.strerror(errno.EMFILE) not in why:
+    if os.strerror(errno.EMFILE) not in why or os.strerror(errno.ENFILE) in why:
         return ""
     most = proc.most_files()
     return f"a process may open {most} files here: raise that (ulimit -n {4 * most}); "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,13 +14,15 @@ from tf_hvd.core import files
 
 # Also for a Python 2, which says nothing then.
 _ASK = "import importlib.util as u; print(u.find_spec('tf_hvd') is None)"
+# As python3.13t, python3-dbg; not python_train.sh.
+_NAME = re.compile(r"python[\d.]*[a-z]*(-dbg)?")
 _PATIENCE = 10.0  # seconds
 _SCRIPT = 1 << 24  # bytes
 
 
 def is_interpreter(program: str) -> bool:
     """Whether a program is Python itself, told by its name."""
-    return Path(os.path.realpath(program)).name.startswith("python")
+    return bool(_NAME.fullmatch(Path(os.path.realpath(program)).name))
 
 
 def reads_program(command: Sequence[str]) -> bool:

@@ -110,10 +110,10 @@ class JobWatch:
             self.terminal.serve()
 
     def look(self) -> float | None:
-        if self.terminal and self.terminal.closed:
-            self.closed = True
-            return None
         self.session.home.settle(_HEARD)
+        if self.terminal and self.terminal.closed:
+            self.closed = not self.session.state.failed()  # else that is what has ended it
+            return None
         passed = time.monotonic() - self._began
         if self._is_late(passed) or self._is_left_over():
             return None
@@ -126,15 +126,16 @@ class JobWatch:
         self._tell_apart()
         return min(pause, self.beside.look()) if self.beside else pause
 
+    def end(self, grace: float) -> bool:
+        return self.closed and bool(self._ask(signal.SIGTERM))
+
     def ended(self) -> None:
         self.session.home.settle()
 
     def hand_on(self, signum: int, grace: float) -> bool:
         asked = signal.Signals(signum)
-        self.grace = Grace(self.session.home.job, self.hosts, self.agent, asked)
-        who = self.grace.begin()
+        who = self._ask(asked)
         if not who:
-            self.grace = None
             return False
         once_more = {signal.SIGINT: "another Ctrl-C", signal.SIGHUP: "SIGTERM"}.get(
             asked, f"another {asked.name}"
@@ -144,6 +145,13 @@ class JobWatch:
             f"ends in {grace:g} s at the latest (--grace), or at once on {once_more}"
         )
         return True
+
+    def _ask(self, signum: signal.Signals) -> str:
+        """Asks the ranks to end; returns who is asked. Empty: nobody."""
+        grace = Grace(self.session.home.job, self.hosts, self.agent, signum)
+        who = grace.begin()
+        self.grace = grace if who else None
+        return who
 
     def grace_is_over(self) -> None:
         if self.grace:

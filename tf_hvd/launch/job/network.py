@@ -40,11 +40,12 @@ def loopback(family: str) -> str:
         UsageError: Open MPI's launcher and ranks would not reach each other, and wait.
     """
     states = psutil.net_if_stats()
+    down = [name for name, state in states.items() if not state.isup]
     for name, addresses in psutil.net_if_addrs().items():
-        up = name not in states or states[name].isup  # an alias is in the first list only
-        if up and any(each.address == "127.0.0.1" for each in addresses):
+        # An alias is in this list only.
+        if name not in down and any(each.address == "127.0.0.1" for each in addresses):
             return name
-    if family == "openmpi":
+    if family == "openmpi" and "lo" in down:
         raise UsageError(
             "the loopback interface of this machine is down, and Open MPI needs it; bring it up: "
             "ip link set lo up"

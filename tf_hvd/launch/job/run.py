@@ -43,7 +43,7 @@ from tf_hvd.launch.job.session import Home, Session
 from tf_hvd.launch.job.supervise import Ending, supervise
 from tf_hvd.launch.job.terminal import Terminal
 from tf_hvd.launch.machine.commits import Parts
-from tf_hvd.launch.machine.lines import is_closed, lost_text
+from tf_hvd.launch.machine.lines import STANDARD, is_closed, lost_text
 
 _FAILED = 1
 _CLOSED = 128 + signal.SIGPIPE
@@ -104,13 +104,16 @@ def start_once(
 
 def with_lost_output(code: int, home: Home) -> int:
     """Says at a job's end which of its output could not be written; returns its exit code."""
-    if is_closed(home.lost):
+    lost = home.lost
+    if is_closed(lost):
         if code == _CLOSED:
             watching.say(
-                "tf_hvd run: the job ended because the reader of its output closed it, as head does"
+                "tf_hvd run: the reader of its output closed it, as head does: the rest is lost, "
+                "and the job has ended"
             )
-    elif home.lost:
-        watching.say(lost_text(home.lost))
+        lost = {name: why for name, why in lost.items() if name not in STANDARD.values()}
+    if lost:
+        watching.say(lost_text(lost))
         return code or _FAILED
     return code
 
@@ -249,16 +252,13 @@ def _supervised(
         raise UsageError(f"{line[0]!r} cannot be started: {error.strerror}{cure}") from error
 
 
-def _is_ended_by_reader(ending: Ending, watch: watching.JobWatch, home: Home) -> bool:
-    """Shows the rest of what the ranks have printed; whether its reader has ended the job.
+def _is_ended_by_reader(ending: Ending, watch: watching.JobWatch, lost: Mapping[str, int]) -> bool:
+    """Whether a job has ended as its output's reader has: with it, or well but shown in part.
 
-    Not one that failed for another reason: but for a single rank, no rank hears of the reader.
+    A single rank hears of the reader by itself. Several do not: those that fail have other reasons.
     """
-    if watch.terminal:
-        watch.terminal.finish(in_time=ending.asked)
-        home.lost |= watch.terminal.lost
-    own = ending.code and watch.terminal and not watch.closed
-    return is_closed(home.lost) and not (own or ending.asked)
+    failed = ending.code and watch.terminal and not watch.closed
+    return is_closed(lost) and not (failed or ending.asked)
 
 
 def _closing(
@@ -269,8 +269,13 @@ def _closing(
     program: str,
 ) -> End:
     """Says what is to be said at a start's end."""
-    session.home.settle()
-    if _is_ended_by_reader(ending, watch, session.home):
+    home = session.home
+    home.settle()
+    if watch.terminal:
+        # The next start of an elastic job does not wait for a slow reader.
+        watch.terminal.finish(in_time=ending.asked or bool(watch.beside and ending.code))
+        home.lost |= watch.terminal.lost
+    if _is_ended_by_reader(ending, watch, home.lost):
         return End(_CLOSED, asked=True)
     if watch.killed:
         watching.say(watching.killed_text(watch.killed))

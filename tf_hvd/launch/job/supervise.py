@@ -68,6 +68,9 @@ class Watch(Protocol):
     def look(self) -> float | None:
         """Looks on. Returns seconds until the next time, or None: the command must end."""
 
+    def end(self, grace: float) -> bool:
+        """It must: asks the ranks to. False if that is not for them: the command gets SIGTERM."""
+
     def ended(self) -> None:
         """The command has ended, and nothing of it was killed yet: hears what it has said."""
 
@@ -201,7 +204,8 @@ class _Running:
                 wanted = self.watch.look()
                 if wanted is None:
                     self.over, self.deadline = True, time.monotonic() + self.grace
-                    self.child.send_signal(signal.SIGTERM)
+                    if not self.watch.end(self.grace):
+                        self.child.send_signal(signal.SIGTERM)
                 else:
                     pause = min(pause, wanted)
             left = max(0.0, self.deadline - time.monotonic())

@@ -278,6 +278,7 @@ class Screen:
         """Shows a line of several ranks, or of one."""
         self._end_line()
         self.write(f"{label(ranks) if self.marked else ''}{line}\n")
+        self._bears_mark |= dict.fromkeys(ranks, self.marked)
 
 
 def _is_chained(held: Sequence[str]) -> bool:
@@ -326,7 +327,7 @@ class Terminal:
     """Reads what a job prints and shows it on this process's outputs.
 
     Each has a thread of its own: where nobody reads the output, errors are shown all the same. What
-    cannot be shown is dropped: ranks do not wait for it, nor end.
+    cannot be written is dropped, and kept in mind.
 
     Args:
         marks: whether ranks on other machines label their lines for this; if not, lines are shown
@@ -403,8 +404,9 @@ class Terminal:
         if self._threads[0].ident is not None:
             self._reader.stop()
             self._output.stop()
+            until = time.monotonic() + _LAST_WORDS
             for thread in self._threads:
-                thread.join(_LAST_WORDS if in_time else None)
+                thread.join(max(0.0, until - time.monotonic()) if in_time else None)
 
     def show_banner(self) -> None:
         """Shows what the launcher has said of the job's end; for who has called `finish`."""

@@ -83,8 +83,12 @@ def write_own(folder: str, name: str, data: bytes) -> None:
     Raises:
         OSError: others can, and may have put a link there, or it cannot be written.
     """
-    with files.own_folder(folder) as where, files.writing(name, 0o600, folder=where) as file:
-        file.write(data)
+    with files.own_folder(folder) as where:
+        try:
+            with files.writing(name, 0o600, folder=where) as file:
+                file.write(data)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, os.path.join(folder, name)) from error
 
 
 def begin(link: messages.Link, rank: int, recording: int | None) -> dict[str, int] | None:

@@ -6,6 +6,7 @@ standard library alone.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import sys
@@ -16,11 +17,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING or __package__:
     from tf_hvd.core import files
-    from tf_hvd.launch.machine.lines import STANDARD, LineStream, Reader, Writer, is_closed
+    from tf_hvd.launch.machine.lines import STANDARD, LineStream, Reader, Writer
 else:  # as a file
     sys.path.append(os.path.join(os.path.dirname(__file__), "..", "..", "core"))
     import files
-    from lines import STANDARD, LineStream, Reader, Writer, is_closed
+    from lines import STANDARD, LineStream, Reader, Writer
 
 STREAMS = {1: "stdout", 2: "stderr"}
 # In seconds: between two looks whether more is wanted, and for a reader that takes nothing.
@@ -132,7 +133,8 @@ class Copy:
             self._send_lines(self._lines.feed(piece, time.monotonic()))
         else:
             self._send(piece)
-        return not (self._alone and is_closed(self._writer.lost))
+        why = self._writer.lost.get(STANDARD.get(self._to or 0, ""))
+        return not (self._alone and why == errno.EPIPE)
 
     def _send_lines(self, lines: list[tuple[str, str]]) -> None:
         start = (self._label + _stamp() * self._timestamps).encode()
