@@ -46,6 +46,12 @@ std::string WithoutLineEnd(std::string text) {
 
 }  // namespace
 
+std::string HostName() {
+  char name[256] = "";
+  gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
 std::optional<Process> FindProcess(pid_t id) {
   const std::string line = Contents(FolderOf(id) + "/stat");
   // The second field is a name in parentheses that may hold anything.

@@ -28,6 +28,9 @@ std::optional<Process> FindProcess(pid_t id);
 
 std::map<pid_t, Process> AllProcesses();
 
+// This machine's, for people.
+std::string HostName();
+
 // One of the programs that start ranks, or a launcher's daemon.
 bool IsLauncher(const std::string& name);
 

@@ -7,17 +7,9 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/processes.h"
 
 namespace tf_hvd {
-namespace {
-
-std::string HostName() {
-  char name[256] = "";
-  gethostname(name, sizeof(name) - 1);
-  return name;
-}
-
-}  // namespace
 
 std::string DescribeWait(int others, int size, int64_t waited_s) {
   return "init() has waited " + std::to_string(waited_s) + " s for " +

@@ -227,3 +227,10 @@ def test_a_job_that_does_not_start_in_time_is_ended(call, silent_mpi):
     code, _, errors = call("run", "-np", "2", "--start-timeout", "1", "true", environ=silent_mpi)
     assert code == 1
     assert "tf_hvd run: none of 2 ranks on this machine started within 1 s" in errors
+
+
+def test_a_single_rank_has_started_when_it_was_started(call, program):
+    """It has no launcher: one that took longer than the limit was ended."""
+    words = program("time.sleep(1.5); say('end')")
+    code, output, errors = call("run", "-np", "1", "--start-timeout", "1", *words)
+    assert (code, output) == (0, "end\n"), errors

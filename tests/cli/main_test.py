@@ -1,5 +1,6 @@
 """What `tf_hvd` says where no command was given, and where the program has another Python."""
 
+import json
 import sys
 
 import pytest
@@ -11,6 +12,18 @@ def test_a_bare_command_lists_the_commands(call):
     listed = [line.split()[0] for line in errors.splitlines() if line.startswith("    ")]
     assert {"run", "strip-ops", "bench", "doctor"} <= set(listed)
     assert "usage: tf_hvd" in errors
+
+
+def test_a_full_disk_is_told_in_a_line(start, tmp_path):
+    """Each command but `run` ended in a traceback, up to 33 lines."""
+    head = {"pid": 0, "ph": "M", "name": "tf_hvd", "args": {"size": 1, "host": "h", "process": 1}}
+    (tmp_path / "a.json").write_text(f"[\n{json.dumps(head)},\n")
+    for words in (["--version"], ["timeline", "a.json"], ["doctor"]):
+        with open("/dev/full", "w") as full:
+            command = start(*words, stdout=full)
+        errors = command.communicate(timeout=600)[1]
+        assert command.returncode == 2, errors
+        assert errors == "tf_hvd: standard output: No space left on device\n"
 
 
 @pytest.fixture

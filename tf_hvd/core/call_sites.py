@@ -4,8 +4,6 @@ Of an eager call it is looked up at each call, so that this has to cost well und
 an op in a graph once, when the function is traced.
 """
 
-import os
-import pathlib
 import sys
 import threading
 import types
@@ -15,7 +13,6 @@ from tf_hvd.core import _native, error_text
 from tf_hvd.core.tensorflow_hooks import annotate, traceback_of
 
 _ATTRIBUTE = "_tf_hvd_source"  # kSource of kernels/attributes.cc
-_OWN = str(pathlib.Path(__file__).resolve().parents[1]) + os.sep
 # A program that makes code all the time, as by exec, has no more of it known.
 _MOST = 10_000
 
@@ -88,7 +85,7 @@ def note_op(results: Any) -> None:
 
 
 def _is_own(file: str) -> bool:
-    return not (file.startswith(_OWN) or error_text.is_others(file))
+    return not error_text.is_others(file)
 
 
 def _learn(code: types.CodeType) -> dict[int, int | None] | None:

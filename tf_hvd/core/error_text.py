@@ -30,8 +30,9 @@ _NARROWEST = 40
 FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+)(, in (?P<function>.+))?$')
 # What Python prints of a program that it cannot read has frames at most before it.
 _UNREADABLE = re.compile(r"(SyntaxError|IndentationError|TabError)\b")
-# Of Python and what is installed for it.
+# Of Python and what is installed for it; and of this package, which may lie elsewhere.
 _INSTALLED = re.compile(r"^<|/(site|dist)-packages/|/lib/python3\.\d+/")
+_OWN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 # What AutoGraph has made of a user's function, in a file that goes with the process; and what it
 # says of the function itself.
 _GENERATED = re.compile(r"/__autograph_generated_file\w*\.py$")
@@ -106,7 +107,7 @@ def place(frames: Sequence[tuple[str, int | str | None, str | None]], message: s
 
 def is_others(file: str) -> bool:
     """Whether a file is Python's or an installed package's, or AutoGraph has made it."""
-    return bool(_INSTALLED.search(file) or _GENERATED.search(file))
+    return bool(_INSTALLED.search(file) or _GENERATED.search(file)) or file.startswith(_OWN)
 
 
 def from_here(file: str) -> str:

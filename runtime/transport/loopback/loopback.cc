@@ -56,7 +56,8 @@ Job::Job(const LoopbackOptions& options) {
   for (size_t node = 0; node < options.nodes.size(); ++node) {
     for (int i = 0; i < options.nodes[node]; ++i) {
       nodes[node].push_back(topology_.size++);
-      hosts.push_back("node" + std::to_string(node));
+      hosts.push_back(options.host.empty() ? "node" + std::to_string(node)
+                                           : options.host);
     }
   }
   topology_.nodes = std::move(nodes);

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "runtime/contract/world.h"
@@ -16,6 +17,8 @@ namespace tf_hvd {
 struct LoopbackOptions {
   // Number of ranks on each pretended node.
   std::vector<int> nodes = {1};
+  // What the hosts are called; empty: "node0", "node1" and so on.
+  std::string host;
   // Bytes that an edge holds before a write takes only a part.
   size_t edge_bytes = 64 * 1024;
   // Of the tree of leaders, for tests.
@@ -24,10 +27,10 @@ struct LoopbackOptions {
   std::function<GpuAccess(int rank)> gpu;
 };
 
-// One World for each rank: the ranks count up through the nodes, whose hosts
-// are "node0", "node1" and so on. The worlds share state and may be used, and
-// destroyed, on different threads in any order. No threads are started. edge()
-// is null for ranks that are no neighbours in the tree (tree.h).
+// One World for each rank: the ranks count up through the nodes. The worlds
+// share state and may be used, and destroyed, on different threads in any
+// order. No threads are started. edge() is null for ranks that are no
+// neighbours in the tree (tree.h).
 std::vector<std::unique_ptr<World>> MakeLoopback(
     const LoopbackOptions& options);
 

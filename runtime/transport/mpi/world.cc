@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/processes.h"
 #include "runtime/agreement/tree.h"
 #include "runtime/transport/liveness/abort_path.h"
 #include "runtime/transport/liveness/finalize_barrier.h"
@@ -268,6 +269,7 @@ Status MakeWorld(const WorldOptions& options, std::unique_ptr<World>* world,
   if (alone || options.config.alone) {
     TF_HVD_RETURN_IF_ERROR(CheckAlone(options.members));
     LoopbackOptions one;
+    one.host = HostName();
     one.gpu = [&](int) {
       const GpuLibraries libraries = OpenGpuLibraries(GpuSearchOf(options));
       return AccessOf(libraries, 0, libraries.no_nccl, /*on_all_ranks=*/true);

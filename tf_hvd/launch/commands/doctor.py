@@ -96,8 +96,15 @@ def _start(options: argparse.Namespace) -> int:
     return _STOPS_A_JOB if stops else 0
 
 
+class _Console(Console):
+    """Whose reader may have seen enough, as `head` has: main() knows what to do then."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def _print(lines: Sequence[Finding], stops: bool) -> None:
-    console = Console(highlight=False)
+    console = _Console(highlight=False)
     width = max(len(line.name) for line in lines)
 
     def say(text: str, state: str = OK) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import errno
 import importlib
 import os
 import pathlib
@@ -22,6 +23,7 @@ from tf_hvd.launch.job.environment import horovod_path
 from tf_hvd.launch.job.session import Home
 
 _NOT_AS_ASKED = 2
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class Parser(argparse.ArgumentParser):
@@ -345,9 +347,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words:
         parser.print_help(sys.stderr)
         return _NOT_AS_ASKED
-    options = parser.parse_args(words)
-    options.words = words
-    return start(options)
+    try:
+        options = parser.parse_args(words)
+        options.words = words
+        return start(options)
+    except OSError as error:
+        # Of a file that a command has opened it has the name, or is no OSError any more.
+        if error.filename is not None or error.errno not in _NO_ROOM:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is still to be written
+        print(f"{parser.prog}: standard output: {error.strerror}", file=sys.stderr)
+        return _NOT_AS_ASKED
 
 
 def _open_standard_files() -> None:
@@ -370,6 +380,7 @@ def start(options: argparse.Namespace) -> int:
     _open_standard_files()
     try:
         code: int = options.start(options)
+        sys.stdout.flush()
     except UsageError as error:
         options.parser.error(str(error))
     except BrokenPipeError:  # whoever reads has seen enough, as `head` has

@@ -32,7 +32,8 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FOR_RANKS = (signal.SIGUSR1, signal.SIGUSR2)
 _WATCHED = (*ENDING, _FOR_RANKS[0], signal.SIGCHLD)
 _ALL = (*ENDING, *_FOR_RANKS, signal.SIGCHLD, signal.SIGTSTP)
-_PATIENCE = 5.0  # seconds for what was killed to be gone
+# In seconds: for what was killed to be gone; and in which a signal that comes again is no other.
+_PATIENCE, _AGAIN = 5.0, 0.3
 
 
 @dataclass(frozen=True)
@@ -191,6 +192,8 @@ class _Running:
     over: bool = False
     """Whether `watch` has ended the command."""
     deadline: float = float("inf")
+    asked: float = 0.0
+    """When the ranks had been told that we were asked to end."""
 
     def __post_init__(self) -> None:
         self._began = proc.stat(self.child.pid).began
@@ -228,8 +231,10 @@ class _Running:
         elif signum not in ENDING:
             return
         elif self.ended_by or self.over:
-            # The time is over; but a closed terminal and its shell send two.
-            if not self.ended_by == signum == signal.SIGHUP:
+            # The time is over; but a closed terminal and its shell send two, and who passes on what
+            # the terminal has sent to all (timeout, make) sends it again.
+            again = self.ended_by == signum
+            if not (again and (signum == signal.SIGHUP or time.monotonic() < self.asked + _AGAIN)):
                 self.deadline = 0.0
         else:
             self.deadline = time.monotonic() + self.grace
@@ -237,6 +242,7 @@ class _Running:
             # The terminal has sent it to the child as well, unless that is apart.
             if not handed_on and (self.apart or told.si_code != _SI_KERNEL):
                 self.child.send_signal(signum)
+            self.asked = time.monotonic()
         if signum in ENDING:
             self.ended_by = self.ended_by or signum
 
