@@ -121,6 +121,17 @@ def _leaves(model: Any) -> list[Any]:
     return [] if optimizer is None else list(compat.leaves(optimizer))
 
 
+def before_fit(model: Any) -> None:
+    """A model is about to be trained.
+
+    Raises:
+      ValueError: its gradients are to be reduced, and `init` has not been called. The first
+        reduction would say so too, after 70 lines of the graph that it is in.
+    """
+    if any(compat.synchronizer_of(leaf) is not None for leaf in _leaves(model)):
+        basics.size()
+
+
 def fit_ended(model: Any) -> None:
     first_update.end_fit(_leaves(model))
 

@@ -99,6 +99,7 @@ def _watched_batch_norm(original: Any, name: str) -> Any:
 def _watched_training(original: Any, name: str) -> Any:
     def train(self: Any, *args: Any, **kwargs: Any) -> Any:
         if name == "fit":
+            guard.before_fit(self)
             args, kwargs = resume.follow_data(original, self, args, kwargs)
         try:
             return original(self, *args, **kwargs)

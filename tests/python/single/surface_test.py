@@ -166,7 +166,7 @@ def run(code):
 
 
 BEFORE_INIT = """
-import tensorflow as tf, tf_hvd as hvd
+import keras, tensorflow as tf, tf_hvd as hvd, tf_hvd.keras
 
 def raised(function, *kinds):
     try:
@@ -199,6 +199,9 @@ def check():
     raised(lambda: hvd.broadcast_variables([tf.Variable(x)], 0), failed)
     for name in "rank_op size_op local_rank_op local_size_op".split():
         raised(getattr(hvd, name), failed)
+    model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+    model.compile(hvd.keras.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    raised(lambda: model.fit(tf.ones([2, 1]), tf.ones([2, 1]), verbose=0), ValueError)
     assert hvd.global_process_set.size() is None
     assert not hvd.is_initialized()
 
