@@ -252,6 +252,14 @@ def _supervised(
         raise UsageError(f"{line[0]!r} cannot be started: {error.strerror}{cure}") from error
 
 
+def _show_rest(ending: Ending, watch: watching.JobWatch, home: Home) -> None:
+    """Shows what the ranks have printed last, and keeps in mind what could not be."""
+    if watch.terminal:
+        # The next start of an elastic job does not wait for a slow reader.
+        watch.terminal.finish(in_time=ending.asked or bool(watch.beside and ending.code))
+        home.lost |= watch.terminal.lost
+
+
 def _is_ended_by_reader(ending: Ending, watch: watching.JobWatch, lost: Mapping[str, int]) -> bool:
     """Whether a job has ended as its output's reader has: with it, or well but shown in part.
 
@@ -269,13 +277,9 @@ def _closing(
     program: str,
 ) -> End:
     """Says what is to be said at a start's end."""
-    home = session.home
-    home.settle()
-    if watch.terminal:
-        # The next start of an elastic job does not wait for a slow reader.
-        watch.terminal.finish(in_time=ending.asked or bool(watch.beside and ending.code))
-        home.lost |= watch.terminal.lost
-    if _is_ended_by_reader(ending, watch, home.lost):
+    session.home.settle()
+    _show_rest(ending, watch, session.home)
+    if _is_ended_by_reader(ending, watch, session.home.lost):
         return End(_CLOSED, asked=True)
     if watch.killed:
         watching.say(watching.killed_text(watch.killed))
