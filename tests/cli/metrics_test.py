@@ -73,7 +73,8 @@ def test_a_planted_link_is_not_followed(call, environ, program, tmp_path):
         (tmp_path / name).symlink_to(victim)
     words = program("import tf_hvd as hvd\nhvd.init()\n")
     for name in ("m.prom", "link.prom"):
-        code, _, errors = call("run", "-np", "1", "--metrics", name, *words, environ=environ)
+        environ["TF_HVD_METRICS"] = str(tmp_path / name)
+        code, _, errors = call("run", "-np", "1", *words, environ=environ)
         assert code == 0, errors
         assert ("it is a symbolic link, not a file" in errors) == (name == "link.prom")
     assert victim.read_text() == "precious"

@@ -19,7 +19,9 @@ import tensorflow as tf
 import tf_hvd as hvd
 
 def say(*what):
-    print(f"<{rank}>", *what, flush=True)  # not as tf_hvd run marks lines of standard error
+    # Not as tf_hvd run marks lines of standard error. In one piece: launchers mix pieces.
+    sys.stdout.write(" ".join([f"<{rank}>", *map(str, what)]) + "\\n")
+    sys.stdout.flush()
 
 def reduce(name="g"):
     return float(hvd.allreduce(tf.constant([1.0]), op=hvd.Sum, name=name)[0])

@@ -224,8 +224,9 @@ class JobWatch:
     def _is_late(self, passed: float) -> bool:
         """Whether ranks have not started in time; says that it takes long, each time it doubles."""
         came = sorted(self.session.state.ranks)
-        # A single rank is itself the command that was started.
-        if not (self.here and self.family) or len(came) >= self.here:
+        # A single rank without a launcher is itself the command that was started.
+        alone = self.ranks == 1 and not self.family
+        if not self.here or alone or len(came) >= self.here:
             return False
         who = f"only {ranks_text(came)}" if came else "none"
         who += f" of {self.here} ranks on this machine"
