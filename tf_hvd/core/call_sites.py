@@ -79,17 +79,13 @@ def note_op(results: Any) -> None:
     op = results[0] if isinstance(results, list | tuple) and results else results
     op = getattr(op, "op", op)
     for file, line in reversed(traceback_of(op)):
-        if _is_own(file):
+        if not error_text.is_others(file):
             annotate(op, _ATTRIBUTE, _text(file, line))
             return
 
 
-def _is_own(file: str) -> bool:
-    return not error_text.is_others(file)
-
-
 def _learn(code: types.CodeType) -> dict[int, int | None] | None:
-    sites: dict[int, int | None] | None = {} if _is_own(code.co_filename) else None
+    sites: dict[int, int | None] | None = None if error_text.is_others(code.co_filename) else {}
     if len(_kept) < _MOST:
         _kept.append(code)
         places[id(code)] = sites

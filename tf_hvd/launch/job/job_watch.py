@@ -126,7 +126,7 @@ class JobWatch:
         self._tell_apart()
         return min(pause, self.beside.look()) if self.beside else pause
 
-    def end(self, grace: float) -> bool:
+    def end(self) -> bool:
         return self.closed and bool(self._ask(signal.SIGTERM))
 
     def ended(self) -> None:

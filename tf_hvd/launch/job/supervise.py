@@ -69,7 +69,7 @@ class Watch(Protocol):
     def look(self) -> float | None:
         """Looks on. Returns seconds until the next time, or None: the command must end."""
 
-    def end(self, grace: float) -> bool:
+    def end(self) -> bool:
         """It must: asks the ranks to. False if that is not for them: the command gets SIGTERM."""
 
     def ended(self) -> None:
@@ -207,7 +207,7 @@ class _Running:
                 wanted = self.watch.look()
                 if wanted is None:
                     self.over, self.deadline = True, time.monotonic() + self.grace
-                    if not self.watch.end(self.grace):
+                    if not self.watch.end():
                         self.child.send_signal(signal.SIGTERM)
                 else:
                     pause = min(pause, wanted)

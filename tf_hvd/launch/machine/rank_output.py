@@ -133,7 +133,7 @@ class Copy:
             self._send_lines(self._lines.feed(piece, time.monotonic()))
         else:
             self._send(piece)
-        why = self._writer.lost.get(STANDARD.get(self._to or 0, ""))
+        why = self._writer.lost.get(STANDARD.get(self._to, ""))
         return not (self._alone and why == errno.EPIPE)
 
     def _send_lines(self, lines: list[tuple[str, str]]) -> None:
