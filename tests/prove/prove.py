@@ -27,19 +27,18 @@ PAGES = {"faults": ROOT / "docs" / "failures.md"}
 MODULES = dict.fromkeys(("seeds", "fuzz", "wheels"), "programs") | {"coverage": "line_coverage"}
 # Which has several tables, each of a module and in a section of its own.
 PARTS = {"kills": ("kills", "each_kind")}
+# As in dev_support/prove.sh.
 NAMES = (
-    *(
-        "kills",
-        "interrupts",
-        "soak",
-        "seeds",
-        "faults",
-        "fuzz",
-        "wheels",
-        "coverage",
-        "elastic",
-        "sizes",
-    ),
+    "kills",
+    "interrupts",
+    "soak",
+    "seeds",
+    "faults",
+    "fuzz",
+    "wheels",
+    "coverage",
+    "elastic",
+    "sizes",
 )
 
 
