@@ -35,33 +35,33 @@ class Combiner {
     while (tree_ * 2 <= group.size()) tree_ *= 2;
   }
 
-  void Write(Schedule* schedule) {
+  void Write(P2PPlan* plan) {
     const Range all{0, count_};
     // Places from tree_ on lend their vector to a place of the tree.
     if (group_.me >= tree_) {
       const size_t host = group_.me - tree_;
-      Send(host, all, schedule);
-      schedule->Wait(kVectorLane);
-      Receive(host, mine_, all, schedule);
-      return schedule->Wait(kVectorLane);
+      Send(host, all, plan);
+      plan->Wait(kVectorLane);
+      Receive(host, mine_, all, plan);
+      return plan->Wait(kVectorLane);
     }
     const bool hosts = group_.me + tree_ < group_.size();
     if (hosts) {
-      Receive(group_.me + tree_, theirs_, all, schedule);
-      schedule->Wait(kVectorLane);
+      Receive(group_.me + tree_, theirs_, all, plan);
+      plan->Wait(kVectorLane);
       AllProducts* const products = NewProducts();
-      Multiply(all, /*mine_first=*/true, products, schedule);
-      Combine(all, /*mine_first=*/true, products, schedule);
+      Multiply(all, /*mine_first=*/true, products, plan);
+      Combine(all, /*mine_first=*/true, products, plan);
     }
-    Halve(schedule);
-    if (hosts) Send(group_.me + tree_, all, schedule);
-    schedule->Wait(kVectorLane);
+    Halve(plan);
+    if (hosts) Send(group_.me + tree_, all, plan);
+    plan->Wait(kVectorLane);
   }
 
  private:
   // Down: at each distance the partner gets one half of what I hold and gives
   // me its share of the other. Up: the halves come back.
-  void Halve(Schedule* schedule) {
+  void Halve(P2PPlan* plan) {
     std::vector<Range> held = {{0, count_}};
     for (size_t distance = 1; distance < tree_; distance *= 2) {
       const size_t partner = group_.me ^ distance;
@@ -71,13 +71,13 @@ class Combiner {
       const Range low{range.begin, middle};
       const Range high{middle, range.end};
       const Range keep = first ? low : high;
-      Receive(partner, theirs_, keep, schedule);
-      Send(partner, first ? high : low, schedule);
-      schedule->Wait(kVectorLane);
+      Receive(partner, theirs_, keep, plan);
+      Send(partner, first ? high : low, plan);
+      plan->Wait(kVectorLane);
       AllProducts* const products = NewProducts();
-      Multiply(keep, first, products, schedule);
-      SumProducts(distance * 2, products, schedule);
-      Combine(keep, first, products, schedule);
+      Multiply(keep, first, products, plan);
+      SumProducts(distance * 2, products, plan);
+      Combine(keep, first, products, plan);
       held.push_back(keep);
     }
     for (size_t distance = tree_ / 2; distance > 0; distance /= 2) {
@@ -87,20 +87,19 @@ class Combiner {
       const Range other = mine.begin == whole.begin
                               ? Range{mine.end, whole.end}
                               : Range{whole.begin, mine.begin};
-      Receive(group_.me ^ distance, mine_, other, schedule);
-      Send(group_.me ^ distance, mine, schedule);
-      schedule->Wait(kVectorLane);
+      Receive(group_.me ^ distance, mine_, other, plan);
+      Send(group_.me ^ distance, mine, plan);
+      plan->Wait(kVectorLane);
     }
   }
 
-  void Send(size_t place, const Range& range, Schedule* schedule) const {
-    schedule->Send(kVectorLane, group_.ranks[place], mine_ + range.begin,
-                   static_cast<size_t>(range.count()) * sizeof(T));
+  void Send(size_t place, const Range& range, P2PPlan* plan) const {
+    plan->Send(kVectorLane, group_.ranks[place], mine_ + range.begin,
+               static_cast<size_t>(range.count()) * sizeof(T));
   }
-  void Receive(size_t place, T* to, const Range& range,
-               Schedule* schedule) const {
-    schedule->Receive(kVectorLane, group_.ranks[place], to + range.begin,
-                      static_cast<size_t>(range.count()) * sizeof(T));
+  void Receive(size_t place, T* to, const Range& range, P2PPlan* plan) const {
+    plan->Receive(kVectorLane, group_.ranks[place], to + range.begin,
+                  static_cast<size_t>(range.count()) * sizeof(T));
   }
 
   AllProducts* NewProducts() {
@@ -111,44 +110,44 @@ class Combiner {
   // Lets visit(tensor, begin, end) work on pieces of a range, none of which
   // goes beyond a tensor.
   template <typename Visit>
-  void ForEach(const Range& range, const Visit& visit, Schedule* schedule) {
+  void ForEach(const Range& range, const Visit& visit, P2PPlan* plan) {
     for (size_t t = 0; t < tensors_.size(); ++t) {
       const int64_t from = std::max(range.begin, tensors_[t].begin);
       const int64_t to = std::min(range.end, tensors_[t].end);
-      schedule->Do(to - from, kBlock, [=](int64_t begin, int64_t count) {
+      plan->Do(to - from, kBlock, [=](int64_t begin, int64_t count) {
         visit(t, from + begin, from + begin + count);
       });
     }
   }
 
   void Multiply(const Range& range, bool mine_first, AllProducts* products,
-                Schedule* schedule) {
+                P2PPlan* plan) {
     const T* const a = mine_first ? mine_ : theirs_;
     const T* const b = mine_first ? theirs_ : mine_;
     const auto multiply = [=](size_t tensor, int64_t begin, int64_t end) {
       AddProductsOf(a + begin, b + begin, end - begin, &(*products)[tensor]);
     };
-    ForEach(range, multiply, schedule);
+    ForEach(range, multiply, plan);
   }
 
   // Sums over the `block` places that hold pieces of the same two vectors. Both
   // sides of a pair add the same two numbers: all get the same bits.
-  void SumProducts(size_t block, AllProducts* products, Schedule* schedule) {
+  void SumProducts(size_t block, AllProducts* products, P2PPlan* plan) {
     AllProducts* const incoming = NewProducts();
     const size_t bytes = products->size() * sizeof(AdasumProducts);
     for (size_t distance = 1; distance < block; distance *= 2) {
       const int partner = group_.ranks[group_.me ^ distance];
-      schedule->Receive(kProductLane, partner, incoming->data(), bytes);
-      schedule->Send(kProductLane, partner, products->data(), bytes);
-      schedule->Wait(kProductLane);
-      schedule->Do([=] {
+      plan->Receive(kProductLane, partner, incoming->data(), bytes);
+      plan->Send(kProductLane, partner, products->data(), bytes);
+      plan->Wait(kProductLane);
+      plan->Do([=] {
         AddAllProducts(incoming->data(), products->size(), products->data());
       });
     }
   }
 
   void Combine(const Range& range, bool mine_first, const AllProducts* products,
-               Schedule* schedule) {
+               P2PPlan* plan) {
     T* const to = mine_;
     const T* const a = mine_first ? mine_ : theirs_;
     const T* const b = mine_first ? theirs_ : mine_;
@@ -156,7 +155,7 @@ class Combiner {
       CombineVectors((*products)[tensor], a + begin, b + begin, end - begin,
                      to + begin);
     };
-    ForEach(range, combine, schedule);
+    ForEach(range, combine, plan);
   }
 
   const RankGroup& group_;
@@ -170,18 +169,18 @@ class Combiner {
 
 template <typename T>
 void WriteCombiner(const RankGroup& group, const SpanList& spans, char* mine,
-                   char* theirs, Schedule* schedule) {
+                   char* theirs, P2PPlan* plan) {
   auto combiner = std::make_shared<Combiner<T>>(
       group, spans, reinterpret_cast<T*>(mine), reinterpret_cast<T*>(theirs));
-  combiner->Write(schedule);
-  schedule->Do([combiner] {});  // which keeps it until here
+  combiner->Write(plan);
+  plan->Do([combiner] {});  // which keeps it until here
 }
 
 }  // namespace
 
 void ReduceAdasum(const RankGroup& group, const SpanList& spans,
                   const ReduceOptions& options, const Staging& staging,
-                  Schedule* schedule) {
+                  P2PPlan* plan) {
   const int64_t count = spans.count();
   const size_t stored = SizeOf(options.dtype);
   const size_t element = SizeOf(AccumulatorOf(options.dtype));
@@ -191,7 +190,7 @@ void ReduceAdasum(const RankGroup& group, const SpanList& spans,
   char* to = mine;
   for (const Span& span : spans.spans()) {
     const auto* const input = static_cast<const char*>(span.input);
-    schedule->Do(span.count, kBlock, [=](int64_t begin, int64_t block) {
+    plan->Do(span.count, kBlock, [=](int64_t begin, int64_t block) {
       const auto at = static_cast<size_t>(begin);
       LoadAccumulator(options.dtype, to + at * element,
                       input == nullptr ? nullptr : input + at * stored, block,
@@ -200,15 +199,15 @@ void ReduceAdasum(const RankGroup& group, const SpanList& spans,
     to += static_cast<size_t>(span.count) * element;
   }
   if (AccumulatorOf(options.dtype) == DType::kFloat64) {
-    WriteCombiner<double>(group, spans, mine, theirs, schedule);
+    WriteCombiner<double>(group, spans, mine, theirs, plan);
   } else {
-    WriteCombiner<float>(group, spans, mine, theirs, schedule);
+    WriteCombiner<float>(group, spans, mine, theirs, plan);
   }
   const char* from = mine;
   for (const Span& span : spans.spans()) {
     if (span.output != nullptr) {
       auto* const output = static_cast<char*>(span.output);
-      schedule->Do(span.count, kBlock, [=](int64_t begin, int64_t block) {
+      plan->Do(span.count, kBlock, [=](int64_t begin, int64_t block) {
         const auto at = static_cast<size_t>(begin);
         StoreAccumulator(options.dtype, output + at * stored,
                          from + at * element, block, options.postscale);

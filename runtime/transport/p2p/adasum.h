@@ -15,7 +15,7 @@
 #include "runtime/contract/rank_group.h"
 #include "runtime/contract/spans.h"
 #include "runtime/transport/p2p/allreduce.h"
-#include "runtime/transport/p2p/schedule.h"
+#include "runtime/transport/p2p/plan.h"
 
 namespace tf_hvd {
 
@@ -27,7 +27,7 @@ namespace tf_hvd {
 // first ranks.
 void ReduceAdasum(const RankGroup& group, const SpanList& spans,
                   const ReduceOptions& options, const Staging& staging,
-                  Schedule* schedule);
+                  P2PPlan* plan);
 
 }  // namespace tf_hvd
 

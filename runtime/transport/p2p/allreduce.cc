@@ -17,19 +17,19 @@ constexpr int64_t kZeroBytes = 256 * 1024;
 
 void ReduceInOrder(const ReduceOptions& options,
                    std::vector<const char*> inputs, int64_t count, char* output,
-                   Schedule* schedule) {
-  schedule->Do(count, kBlock,
-               [=, inputs = std::move(inputs)](int64_t begin, int64_t block) {
-                 const size_t offset =
-                     static_cast<size_t>(begin) * SizeOf(options.dtype);
-                 std::vector<const void*> at;
-                 for (const char* input : inputs) at.push_back(input + offset);
-                 ReduceInputs(options, at, block, output + offset);
-               });
+                   P2PPlan* plan) {
+  plan->Do(count, kBlock,
+           [=, inputs = std::move(inputs)](int64_t begin, int64_t block) {
+             const size_t offset =
+                 static_cast<size_t>(begin) * SizeOf(options.dtype);
+             std::vector<const void*> at;
+             for (const char* input : inputs) at.push_back(input + offset);
+             ReduceInputs(options, at, block, output + offset);
+           });
 }
 
 void ReduceAlone(const SpanList& spans, const ReduceOptions& options,
-                 Schedule* schedule) {
+                 P2PPlan* plan) {
   const bool copy_only = options.prescale == 1.0 && options.postscale == 1.0 &&
                          options.divisor == 1.0;
   for (const Span& span : spans.spans()) {
@@ -38,30 +38,30 @@ void ReduceAlone(const SpanList& spans, const ReduceOptions& options,
         static_cast<size_t>(span.count) * spans.element_bytes();
     auto* const output = static_cast<char*>(span.output);
     if (span.input == nullptr) {
-      schedule->Do(static_cast<int64_t>(bytes), kZeroBytes,
-                   [=](int64_t begin, int64_t count) {
-                     std::fill_n(output + begin, count, '\0');
-                   });
+      plan->Do(static_cast<int64_t>(bytes), kZeroBytes,
+               [=](int64_t begin, int64_t count) {
+                 std::fill_n(output + begin, count, '\0');
+               });
     } else if (copy_only) {
-      schedule->Copy(output, span.input, bytes);
+      plan->Copy(output, span.input, bytes);
     } else {
       ReduceInOrder(options, {static_cast<const char*>(span.input)}, span.count,
-                    output, schedule);
+                    output, plan);
     }
   }
 }
 
 const char* InputOf(const SpanList& spans, int64_t begin, int64_t count,
-                    char* packed, Schedule* schedule) {
+                    char* packed, P2PPlan* plan) {
   const char* const direct = spans.DirectInput(begin, count);
   if (direct != nullptr || count == 0) return direct;
-  schedule->Do([=, &spans] { spans.Pack(begin, count, packed); });
+  plan->Do([=, &spans] { spans.Pack(begin, count, packed); });
   return packed;
 }
 
 void ReduceSmall(const RankGroup& group, const SpanList& spans,
                  const ReduceOptions& options, const Staging& staging,
-                 Schedule* schedule) {
+                 P2PPlan* plan) {
   const int64_t count = spans.count();
   const size_t bytes = static_cast<size_t>(count) * spans.element_bytes();
   char* const blocks = staging((group.size() + 1) * bytes);
@@ -72,10 +72,10 @@ void ReduceSmall(const RankGroup& group, const SpanList& spans,
     offsets[block + 1] = offsets[block] + bytes;
     inputs[group.Next(block)] = blocks + offsets[block];
   }
-  schedule->Do([=, &spans] { spans.Pack(0, count, blocks); });
-  BruckGather(group, offsets, blocks, schedule);
-  ReduceInOrder(options, std::move(inputs), count, reduced, schedule);
-  schedule->Do([=, &spans] { spans.Unpack(0, count, reduced); });
+  plan->Do([=, &spans] { spans.Pack(0, count, blocks); });
+  BruckGather(group, offsets, blocks, plan);
+  ReduceInOrder(options, std::move(inputs), count, reduced, plan);
+  plan->Do([=, &spans] { spans.Unpack(0, count, reduced); });
 }
 
 }  // namespace tf_hvd

@@ -1,11 +1,11 @@
-// Allreduce over messages between pairs of ranks, as schedules.
+// Allreduce over messages between pairs of ranks, as plans.
 //
 // Both ways reduce each element in the order of the ranks, starting from the
 // first, wherever the element lies and however much is reduced with it: the
 // bits of a result depend on nothing else.
 //
 // Written by P2PBackend, on all ranks of the group with the same counts. What
-// is given by reference stays until the schedule has been gone through. The
+// is given by reference stays until the plan has been gone through. The
 // operation of `options` must not be Average: see AverageAsSum.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_P2P_ALLREDUCE_H_
 #define TF_HVD_RUNTIME_TRANSPORT_P2P_ALLREDUCE_H_
@@ -17,7 +17,7 @@
 #include "runtime/contract/operation.h"
 #include "runtime/contract/rank_group.h"
 #include "runtime/contract/spans.h"
-#include "runtime/transport/p2p/schedule.h"
+#include "runtime/transport/p2p/plan.h"
 
 namespace tf_hvd {
 
@@ -25,28 +25,28 @@ namespace tf_hvd {
 // `output` may be one of them.
 void ReduceInOrder(const ReduceOptions& options,
                    std::vector<const char*> inputs, int64_t count, char* output,
-                   Schedule* schedule);
+                   P2PPlan* plan);
 
-// This rank's input for a range: where it lies, or packed by the schedule if it
+// This rank's input for a range: where it lies, or packed by the plan if it
 // lies in several spans.
 const char* InputOf(const SpanList& spans, int64_t begin, int64_t count,
-                    char* packed, Schedule* schedule);
+                    char* packed, P2PPlan* plan);
 
 // One rank: scales and copies.
 void ReduceAlone(const SpanList& spans, const ReduceOptions& options,
-                 Schedule* schedule);
+                 P2PPlan* plan);
 
 // Every rank gets everything and reduces by itself: fewest messages.
 void ReduceSmall(const RankGroup& group, const SpanList& spans,
                  const ReduceOptions& options, const Staging& staging,
-                 Schedule* schedule);
+                 P2PPlan* plan);
 
 // In pieces. Each rank reduces its slice of a piece, of which the others send
 // it theirs, and sends the result to all of them. The slices of the next piece
 // are under way while one is reduced.
 void ReduceLarge(const RankGroup& group, const SpanList& spans,
                  const ReduceOptions& options, const Staging& staging,
-                 Schedule* schedule);
+                 P2PPlan* plan);
 
 }  // namespace tf_hvd
 

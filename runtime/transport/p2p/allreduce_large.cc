@@ -19,7 +19,7 @@ class PieceReducer {
                const ReduceOptions& options, const Staging& staging);
 
   // The steps of the next piece; false when all are written.
-  bool Next(Schedule* schedule);
+  bool Next(P2PPlan* plan);
 
  private:
   // A piece has a slot from its posting until its results are there: one is
@@ -39,15 +39,14 @@ class PieceReducer {
   size_t BytesOf(const Range& range) const;
   char* PlaceIn(char* area, size_t place) const;
 
-  // This rank's input for a slice: where it lies, or packed by the schedule.
-  const char* Contribution(int64_t piece, size_t place,
-                           Schedule* schedule) const;
+  // This rank's input for a slice: where it lies, or packed by the plan.
+  const char* Contribution(int64_t piece, size_t place, P2PPlan* plan) const;
   // Where the result of a slice belongs.
   char* ResultOf(int64_t piece, size_t place) const;
 
-  void Post(int64_t piece, Schedule* schedule) const;
-  void Reduce(int64_t piece, Schedule* schedule) const;
-  void Finish(int64_t piece, Schedule* schedule) const;
+  void Post(int64_t piece, P2PPlan* plan) const;
+  void Reduce(int64_t piece, P2PPlan* plan) const;
+  void Finish(int64_t piece, P2PPlan* plan) const;
 
   const RankGroup& group_;
   const SpanList& spans_;
@@ -103,10 +102,10 @@ char* PieceReducer::PlaceIn(char* area, size_t place) const {
 }
 
 const char* PieceReducer::Contribution(int64_t piece, size_t place,
-                                       Schedule* schedule) const {
+                                       P2PPlan* plan) const {
   const Range slice = SliceOf(piece, place);
   return InputOf(spans_, slice.begin, slice.count(),
-                 PlaceIn(SlotOf(piece).packed, place), schedule);
+                 PlaceIn(SlotOf(piece).packed, place), plan);
 }
 
 char* PieceReducer::ResultOf(int64_t piece, size_t place) const {
@@ -115,53 +114,52 @@ char* PieceReducer::ResultOf(int64_t piece, size_t place) const {
   return direct != nullptr ? direct : PlaceIn(SlotOf(piece).reduced, place);
 }
 
-void PieceReducer::Post(int64_t piece, Schedule* schedule) const {
+void PieceReducer::Post(int64_t piece, P2PPlan* plan) const {
   const Slot slot = SlotOf(piece);
   const size_t my_bytes = BytesOf(SliceOf(piece, group_.me));
   for (size_t step = 1; step < group_.size(); ++step) {
     const size_t from = group_.Previous(step);
-    schedule->Receive(slot.contributions, group_.ranks[from],
-                      PlaceIn(slot.incoming, from), my_bytes);
+    plan->Receive(slot.contributions, group_.ranks[from],
+                  PlaceIn(slot.incoming, from), my_bytes);
   }
   for (size_t step = 1; step < group_.size(); ++step) {
     const size_t to = group_.Next(step);
-    schedule->Send(slot.contributions, group_.ranks[to],
-                   Contribution(piece, to, schedule),
-                   BytesOf(SliceOf(piece, to)));
+    plan->Send(slot.contributions, group_.ranks[to],
+               Contribution(piece, to, plan), BytesOf(SliceOf(piece, to)));
   }
 }
 
-void PieceReducer::Reduce(int64_t piece, Schedule* schedule) const {
+void PieceReducer::Reduce(int64_t piece, P2PPlan* plan) const {
   const Slot slot = SlotOf(piece);
   // My own messages have gone as well: from here on outputs may be written
   // where they share the inputs' memory.
-  schedule->Wait(slot.contributions);
+  plan->Wait(slot.contributions);
   const Range mine = SliceOf(piece, group_.me);
   std::vector<const char*> inputs(group_.size());
   for (size_t place = 0; place < group_.size(); ++place) {
-    inputs[place] = place == group_.me ? Contribution(piece, place, schedule)
+    inputs[place] = place == group_.me ? Contribution(piece, place, plan)
                                        : PlaceIn(slot.incoming, place);
   }
   char* const result = ResultOf(piece, group_.me);
-  ReduceInOrder(options_, std::move(inputs), mine.count(), result, schedule);
+  ReduceInOrder(options_, std::move(inputs), mine.count(), result, plan);
   for (size_t step = 1; step < group_.size(); ++step) {
     const size_t from = group_.Previous(step);
-    schedule->Receive(slot.results, group_.ranks[from], ResultOf(piece, from),
-                      BytesOf(SliceOf(piece, from)));
+    plan->Receive(slot.results, group_.ranks[from], ResultOf(piece, from),
+                  BytesOf(SliceOf(piece, from)));
   }
   for (size_t step = 1; step < group_.size(); ++step) {
-    schedule->Send(slot.results, group_.ranks[group_.Next(step)], result,
-                   BytesOf(mine));
+    plan->Send(slot.results, group_.ranks[group_.Next(step)], result,
+               BytesOf(mine));
   }
 }
 
-void PieceReducer::Finish(int64_t piece, Schedule* schedule) const {
+void PieceReducer::Finish(int64_t piece, P2PPlan* plan) const {
   const Slot slot = SlotOf(piece);
-  schedule->Wait(slot.results);
+  plan->Wait(slot.results);
   for (size_t place = 0; place < group_.size(); ++place) {
     const Range slice = SliceOf(piece, place);
     if (spans_.DirectOutput(slice.begin, slice.count()) != nullptr) continue;
-    schedule->Do([=, spans = &spans_, from = PlaceIn(slot.reduced, place)] {
+    plan->Do([=, spans = &spans_, from = PlaceIn(slot.reduced, place)] {
       spans->Unpack(slice.begin, slice.count(), from);
     });
   }
@@ -170,18 +168,18 @@ void PieceReducer::Finish(int64_t piece, Schedule* schedule) const {
 // Between two ranks messages match in the order of their posting: this order is
 // the same on all ranks. Turn 0 posts the first piece, turn i + 1 reduces piece
 // i, while the next is on its way in and the one before on its way out.
-bool PieceReducer::Next(Schedule* schedule) {
+bool PieceReducer::Next(P2PPlan* plan) {
   const int64_t piece = next_++ - 1;
   if (piece < 0) {
-    Post(0, schedule);
+    Post(0, plan);
   } else if (piece < pieces_) {
-    if (piece + 1 >= kSlots) Finish(piece + 1 - kSlots, schedule);
-    if (piece + 1 < pieces_) Post(piece + 1, schedule);
-    Reduce(piece, schedule);
+    if (piece + 1 >= kSlots) Finish(piece + 1 - kSlots, plan);
+    if (piece + 1 < pieces_) Post(piece + 1, plan);
+    Reduce(piece, plan);
   } else {
     for (int64_t left = std::max<int64_t>(pieces_ + 1 - kSlots, 0);
          left < pieces_; ++left) {
-      Finish(left, schedule);
+      Finish(left, plan);
     }
     return false;
   }
@@ -192,9 +190,9 @@ bool PieceReducer::Next(Schedule* schedule) {
 
 void ReduceLarge(const RankGroup& group, const SpanList& spans,
                  const ReduceOptions& options, const Staging& staging,
-                 Schedule* schedule) {
+                 P2PPlan* plan) {
   auto reducer = std::make_shared<PieceReducer>(group, spans, options, staging);
-  schedule->ThenAsk([reducer](Schedule* more) { return reducer->Next(more); });
+  plan->ThenAsk([reducer](P2PPlan* more) { return reducer->Next(more); });
 }
 
 }  // namespace tf_hvd

@@ -67,23 +67,23 @@ class Broadcaster {
   }
 
   // The steps of the next piece; false when all are written.
-  bool Next(Schedule* schedule) {
+  bool Next(P2PPlan* plan) {
     const size_t piece = next_++;
     if (piece == 0) {
       for (size_t i = 0; i < std::min(pieces_, kWindow); ++i) {
-        Expect(i, schedule);
+        Expect(i, plan);
       }
     }
     if (piece < pieces_) {
       const size_t lane = piece % kWindow;
-      schedule->Wait(lane);
-      schedule->Wait(kWindow + lane);
-      if (piece + kWindow < pieces_) Expect(piece + kWindow, schedule);
-      PassOn(piece, schedule);
+      plan->Wait(lane);
+      plan->Wait(kWindow + lane);
+      if (piece + kWindow < pieces_) Expect(piece + kWindow, plan);
+      PassOn(piece, plan);
       return true;
     }
     for (size_t lane = 0; lane < kWindow; ++lane) {
-      schedule->Wait(kWindow + lane);
+      plan->Wait(kWindow + lane);
     }
     return false;
   }
@@ -112,13 +112,13 @@ class Broadcaster {
     return staging_ + piece % kPacked * kPieceBytes;
   }
 
-  void Expect(size_t piece, Schedule* schedule) const {
+  void Expect(size_t piece, P2PPlan* plan) const {
     if (place_.is_root) return;
     char* const direct = Direct(piece);
-    schedule->Receive(piece % kWindow, place_.parent,
-                      direct != nullptr ? direct : Packed(piece), Bytes(piece));
+    plan->Receive(piece % kWindow, place_.parent,
+                  direct != nullptr ? direct : Packed(piece), Bytes(piece));
   }
-  void PassOn(size_t piece, Schedule* schedule) const {
+  void PassOn(size_t piece, P2PPlan* plan) const {
     const int64_t begin = Begin(piece);
     const int64_t count = Count(piece);
     char* const direct = Direct(piece);
@@ -126,13 +126,13 @@ class Broadcaster {
     const bool packs = direct == nullptr;
     const SpanList* const spans = &spans_;
     if (packs && place_.is_root && !place_.children.empty()) {
-      schedule->Do([=] { spans->Pack(begin, count, data); });
+      plan->Do([=] { spans->Pack(begin, count, data); });
     }
     for (const int child : place_.children) {
-      schedule->Send(kWindow + piece % kWindow, child, data, Bytes(piece));
+      plan->Send(kWindow + piece % kWindow, child, data, Bytes(piece));
     }
     if (packs && !place_.is_root) {
-      schedule->Do([=] { spans->Unpack(begin, count, data); });
+      plan->Do([=] { spans->Unpack(begin, count, data); });
     }
   }
 
@@ -156,69 +156,69 @@ bool PaysToPack(const RankRuns& runs) {
 }
 
 void PackOwn(const RankGroup& group, const RankRuns& runs, char* to,
-             Schedule* schedule) {
+             P2PPlan* plan) {
   const int64_t begin = runs.BeginOf(group.me);
-  schedule->Do(runs.CountOf(group.me), kBlock,
-               [&runs, begin, to](int64_t at, int64_t count) {
-                 runs.list().Pack(begin + at, count, to + at);
-               });
+  plan->Do(runs.CountOf(group.me), kBlock,
+           [&runs, begin, to](int64_t at, int64_t count) {
+             runs.list().Pack(begin + at, count, to + at);
+           });
 }
 
 // From where it was: if that is its place, others may read it.
-void CopyOwn(const RankGroup& group, const RankRuns& runs, Schedule* schedule) {
+void CopyOwn(const RankGroup& group, const RankRuns& runs, P2PPlan* plan) {
   const int64_t begin = runs.BeginOf(group.me);
-  schedule->Do(runs.CountOf(group.me), kBlock,
-               [&runs, begin](int64_t at, int64_t count) {
-                 runs.list().Copy(begin + at, count);
-               });
+  plan->Do(runs.CountOf(group.me), kBlock,
+           [&runs, begin](int64_t at, int64_t count) {
+             runs.list().Copy(begin + at, count);
+           });
 }
 
 void UnpackRun(const RankRuns& runs, size_t place, const char* from,
-               Schedule* schedule) {
+               P2PPlan* plan) {
   const int64_t begin = runs.BeginOf(place);
-  schedule->Do(runs.CountOf(place), kBlock,
-               [&runs, begin, from](int64_t at, int64_t count) {
-                 runs.list().Unpack(begin + at, count, from + at);
-               });
+  plan->Do(runs.CountOf(place), kBlock,
+           [&runs, begin, from](int64_t at, int64_t count) {
+             runs.list().Unpack(begin + at, count, from + at);
+           });
 }
 
 }  // namespace
 
 void BruckGather(const RankGroup& group, const std::vector<size_t>& offsets,
-                 char* blocks, Schedule* schedule) {
+                 char* blocks, P2PPlan* plan) {
   constexpr size_t kArriving = 0;
   constexpr size_t kLeaving = 1;
   for (size_t have = 1; have < group.size(); have *= 2) {
     // I hold the blocks [0, have); the rank `have` before me wants them, the
     // one `have` behind me gives me those that continue mine.
     const size_t count = std::min(have, group.size() - have);
-    schedule->Receive(kArriving, group.ranks[group.Next(have)],
-                      blocks + offsets[have],
-                      offsets[have + count] - offsets[have]);
-    schedule->Send(kLeaving, group.ranks[group.Previous(have)], blocks,
-                   offsets[count]);
-    schedule->Wait(kArriving);
+    plan->Receive(kArriving, group.ranks[group.Next(have)],
+                  blocks + offsets[have],
+                  offsets[have + count] - offsets[have]);
+    plan->Send(kLeaving, group.ranks[group.Previous(have)], blocks,
+               offsets[count]);
+    plan->Wait(kArriving);
   }
-  schedule->Wait(kLeaving);
+  plan->Wait(kLeaving);
 }
 
 void ShortGather(const RankGroup& group, const RankRuns& runs,
-                 const Staging& staging, Schedule* schedule) {
+                 const Staging& staging, P2PPlan* plan) {
   std::vector<size_t> offsets(group.size() + 1);
   for (size_t i = 0; i < group.size(); ++i) {
     offsets[i + 1] = offsets[i] + BytesOf(runs, group.Next(i));
   }
   char* const blocks = staging(offsets[group.size()]);
-  PackOwn(group, runs, blocks, schedule);
-  BruckGather(group, offsets, blocks, schedule);
-  CopyOwn(group, runs, schedule);
+  PackOwn(group, runs, blocks, plan);
+  BruckGather(group, offsets, blocks, plan);
+  CopyOwn(group, runs, plan);
   for (size_t i = 1; i < group.size(); ++i) {
-    UnpackRun(runs, group.Next(i), blocks + offsets[i], schedule);
+    UnpackRun(runs, group.Next(i), blocks + offsets[i], plan);
   }
 }
 
 void DirectGather(const RankGroup& group, const RankRuns& runs,
-                  const Staging& staging, Schedule* schedule) {
+                  const Staging& staging, P2PPlan* plan) {
   constexpr size_t kAll = 0;
   const bool packs = PaysToPack(runs);
   char* const blocks =
@@ -234,42 +234,41 @@ void DirectGather(const RankGroup& group, const RankRuns& runs,
     const Span* const spans = &runs.list().spans()[place * runs.each()];
     for (size_t i = 0; i < runs.each(); ++i) visit(spans[i]);
   };
-  if (packs) PackOwn(group, runs, block_of(group.me), schedule);
+  if (packs) PackOwn(group, runs, block_of(group.me), plan);
   // Each rank begins with another one, so that no rank is everybody's first.
   for (size_t step = 1; step < group.size(); ++step) {
     const size_t from = group.Previous(step);
     for_each_message(from, [&](const Span& span) {
-      schedule->Receive(kAll, group.ranks[from], span.output,
-                        static_cast<size_t>(span.count));
+      plan->Receive(kAll, group.ranks[from], span.output,
+                    static_cast<size_t>(span.count));
     });
   }
   for (size_t step = 1; step < group.size(); ++step) {
     const int to = group.ranks[group.Next(step)];
     for_each_message(group.me, [&](const Span& span) {
-      schedule->Send(kAll, to, span.input, static_cast<size_t>(span.count));
+      plan->Send(kAll, to, span.input, static_cast<size_t>(span.count));
     });
   }
-  CopyOwn(group, runs, schedule);
-  schedule->Wait(kAll);
+  CopyOwn(group, runs, plan);
+  plan->Wait(kAll);
   for (size_t step = 1; packs && step < group.size(); ++step) {
     const size_t from = group.Previous(step);
-    UnpackRun(runs, from, block_of(from), schedule);
+    UnpackRun(runs, from, block_of(from), plan);
   }
 }
 
 void BroadcastFrom(const RankGroup& group, size_t root, const SpanList& spans,
-                   uint64_t of_pieces, const Staging& staging,
-                   Schedule* schedule) {
+                   uint64_t of_pieces, const Staging& staging, P2PPlan* plan) {
   const auto pieces = static_cast<uint64_t>(spans.count()) / kPieceBytes;
   const bool chain = std::max(pieces, of_pieces) >= group.size();
   if (root == group.me) {
-    schedule->Do(spans.count(), kBlock, [&spans](int64_t begin, int64_t count) {
+    plan->Do(spans.count(), kBlock, [&spans](int64_t begin, int64_t count) {
       spans.Copy(begin, count);
     });
   }
   auto part = std::make_shared<Broadcaster>(
       PlaceInBroadcast(group, root, chain), spans, staging);
-  schedule->ThenAsk([part](Schedule* more) { return part->Next(more); });
+  plan->ThenAsk([part](P2PPlan* more) { return part->Next(more); });
 }
 
 }  // namespace tf_hvd

@@ -33,10 +33,10 @@ class Scatter {
   }
 
   // The steps of the next piece; false when all are written.
-  bool Next(Schedule* schedule) {
+  bool Next(P2PPlan* plan) {
     const int64_t piece = next_++ - 1;
-    if (piece + 1 < pieces_) Post(piece + 1, schedule);
-    if (piece >= 0 && piece < pieces_) Reduce(piece, schedule);
+    if (piece + 1 < pieces_) Post(piece + 1, plan);
+    if (piece >= 0 && piece < pieces_) Reduce(piece, plan);
     return piece + 1 < pieces_;
   }
 
@@ -68,33 +68,32 @@ class Scatter {
     return Incoming(piece, 2 * group_.size());
   }
   // This rank's input for a place.
-  const char* Mine(int64_t piece, size_t place, Schedule* schedule) const {
+  const char* Mine(int64_t piece, size_t place, P2PPlan* plan) const {
     return InputOf(runs_.list(), Begin(piece, place), Count(piece, place),
-                   Packed(piece, place), schedule);
+                   Packed(piece, place), plan);
   }
 
-  void Post(int64_t piece, Schedule* schedule) const {
+  void Post(int64_t piece, P2PPlan* plan) const {
     const size_t lane = SlotOf(piece);
     const auto bytes = [&](size_t place) {
       return static_cast<size_t>(Count(piece, place)) * element_;
     };
     for (size_t step = 1; step < group_.size(); ++step) {
       const size_t from = group_.Previous(step);
-      schedule->Receive(lane, group_.ranks[from], Incoming(piece, from),
-                        bytes(group_.me));
+      plan->Receive(lane, group_.ranks[from], Incoming(piece, from),
+                    bytes(group_.me));
     }
     for (size_t step = 1; step < group_.size(); ++step) {
       const size_t to = group_.Next(step);
-      schedule->Send(lane, group_.ranks[to], Mine(piece, to, schedule),
-                     bytes(to));
+      plan->Send(lane, group_.ranks[to], Mine(piece, to, plan), bytes(to));
     }
   }
 
-  void Reduce(int64_t piece, Schedule* schedule) const {
-    schedule->Wait(SlotOf(piece));
+  void Reduce(int64_t piece, P2PPlan* plan) const {
+    plan->Wait(SlotOf(piece));
     std::vector<const char*> inputs(group_.size());
     for (size_t place = 0; place < group_.size(); ++place) {
-      inputs[place] = place == group_.me ? Mine(piece, place, schedule)
+      inputs[place] = place == group_.me ? Mine(piece, place, plan)
                                          : Incoming(piece, place);
     }
     const int64_t begin = Begin(piece, group_.me);
@@ -102,9 +101,9 @@ class Scatter {
     if (count == 0) return;
     char* const direct = runs_.list().DirectOutput(begin, count);
     char* const result = direct != nullptr ? direct : Reduced(piece);
-    ReduceInOrder(options_, std::move(inputs), count, result, schedule);
+    ReduceInOrder(options_, std::move(inputs), count, result, plan);
     if (direct != nullptr) return;
-    schedule->Do([list = &runs_.list(), begin, count, result] {
+    plan->Do([list = &runs_.list(), begin, count, result] {
       list->Unpack(begin, count, result);
     });
   }
@@ -124,8 +123,7 @@ class Scatter {
 
 void ExchangeAll(const RankGroup& group, const char* input,
                  const std::vector<size_t>& send_offsets, char* output,
-                 const std::vector<size_t>& receive_offsets,
-                 Schedule* schedule) {
+                 const std::vector<size_t>& receive_offsets, P2PPlan* plan) {
   constexpr size_t kAll = 0;
   const auto size_at = [](const std::vector<size_t>& offsets, size_t place) {
     return offsets[place + 1] - offsets[place];
@@ -133,25 +131,24 @@ void ExchangeAll(const RankGroup& group, const char* input,
   // Each rank begins with another one, so that no rank is everybody's first.
   for (size_t step = 1; step < group.size(); ++step) {
     const size_t from = group.Previous(step);
-    schedule->Receive(kAll, group.ranks[from], output + receive_offsets[from],
-                      size_at(receive_offsets, from));
+    plan->Receive(kAll, group.ranks[from], output + receive_offsets[from],
+                  size_at(receive_offsets, from));
   }
   for (size_t step = 1; step < group.size(); ++step) {
     const size_t to = group.Next(step);
-    schedule->Send(kAll, group.ranks[to], input + send_offsets[to],
-                   size_at(send_offsets, to));
+    plan->Send(kAll, group.ranks[to], input + send_offsets[to],
+               size_at(send_offsets, to));
   }
-  schedule->Copy(output + receive_offsets[group.me],
-                 input + send_offsets[group.me],
-                 size_at(send_offsets, group.me));
-  schedule->Wait(kAll);
+  plan->Copy(output + receive_offsets[group.me], input + send_offsets[group.me],
+             size_at(send_offsets, group.me));
+  plan->Wait(kAll);
 }
 
 void ReduceScatterPieces(const RankGroup& group, const RankRuns& runs,
                          const ReduceOptions& options, const Staging& staging,
-                         Schedule* schedule) {
+                         P2PPlan* plan) {
   auto scatter = std::make_shared<Scatter>(group, runs, options, staging);
-  schedule->ThenAsk([scatter](Schedule* more) { return scatter->Next(more); });
+  plan->ThenAsk([scatter](P2PPlan* more) { return scatter->Next(more); });
 }
 
 }  // namespace tf_hvd

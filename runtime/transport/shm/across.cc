@@ -41,7 +41,7 @@ size_t PartBytes(size_t slot_bytes, size_t parts) {
 
 // Each owner has a slice of what the root gives, and takes it to or from the
 // other nodes.
-class BroadcastAcross final : public ShmPieces {
+class BroadcastAcross final : public ShmPlan {
  public:
   BroadcastAcross(const OperationSpec& local, size_t me,
                   const ShmAcross& across)
@@ -124,7 +124,7 @@ class BroadcastAcross final : public ShmPieces {
 // the order of the nodes, the parts of those that it serves, and that the
 // owners of its place serve on the other nodes. The others' parts begin their
 // slots.
-class AllgatherAcross final : public ShmPieces {
+class AllgatherAcross final : public ShmPlan {
  public:
   AllgatherAcross(const OperationSpec& local, size_t me,
                   const ShmAcross& across)
@@ -215,7 +215,7 @@ class AllgatherAcross final : public ShmPieces {
 // of the nodes. The owner reduces its node's inputs of its section where that
 // lies in its own slot; behind all sections comes what those get that it
 // serves here.
-class ReducescatterAcross final : public ShmPieces {
+class ReducescatterAcross final : public ShmPlan {
  public:
   ReducescatterAcross(const OperationSpec& local, size_t me,
                       const ShmAcross& across)
@@ -310,8 +310,8 @@ bool HasRoomAcross(OpKind kind, const NodeLayout& layout, size_t slot_bytes) {
   return PartBytes(slot_bytes, parts) >= kLeastPartBytes;
 }
 
-std::unique_ptr<ShmPieces> CutAcross(const OperationSpec& local, size_t me,
-                                     const ShmAcross& across) {
+std::unique_ptr<ShmPlan> PlanAcross(const OperationSpec& local, size_t me,
+                                    const ShmAcross& across) {
   switch (local.kind) {
     case OpKind::kBroadcast:
       return std::make_unique<BroadcastAcross>(local, me, across);
@@ -320,8 +320,8 @@ std::unique_ptr<ShmPieces> CutAcross(const OperationSpec& local, size_t me,
     case OpKind::kReducescatter:
       return std::make_unique<ReducescatterAcross>(local, me, across);
     default:
-      return SlicedAllreduce(local, me, across.slot_bytes,
-                             SliceRule{across.layout->owners, true});
+      return PlanSlicedAllreduce(local, me, across.slot_bytes,
+                                 SliceRule{across.layout->owners, true});
   }
 }
 

@@ -9,7 +9,7 @@
 
 #include "runtime/contract/node_parts.h"
 #include "runtime/contract/operation.h"
-#include "runtime/transport/shm/pieces.h"
+#include "runtime/transport/shm/plan.h"
 
 namespace tf_hvd {
 
@@ -29,8 +29,8 @@ bool HasRoomAcross(OpKind kind, const NodeLayout& layout, size_t slot_bytes);
 // `local`: in the words of this rank but with the ranks of this node, of which
 // it is the one at `me`. Spans and numbers are those of all ranks of the set.
 // Both stay.
-std::unique_ptr<ShmPieces> CutAcross(const OperationSpec& local, size_t me,
-                                     const ShmAcross& across);
+std::unique_ptr<ShmPlan> PlanAcross(const OperationSpec& local, size_t me,
+                                    const ShmAcross& across);
 
 }  // namespace tf_hvd
 

@@ -19,7 +19,7 @@ constexpr size_t kLeastPieceBytes = size_t{128} << 10;
 constexpr int64_t kPieces = 4;
 constexpr auto kAlign = static_cast<int64_t>(kSliceAlign);
 
-class SmallAllreduce final : public ShmPieces {
+class SmallAllreduce final : public ShmPlan {
  public:
   explicit SmallAllreduce(const OperationSpec& spec)
       : options_(AverageAsSum(spec.reduce, spec.ranks->size())),
@@ -51,7 +51,7 @@ class SmallAllreduce final : public ShmPieces {
   std::vector<const void*> inputs_;
 };
 
-class LargeAllreduce final : public ShmPieces {
+class LargeAllreduce final : public ShmPlan {
  public:
   LargeAllreduce(const OperationSpec& spec, size_t me, size_t slot_bytes,
                  const SliceRule& rule)
@@ -151,19 +151,19 @@ class LargeAllreduce final : public ShmPieces {
 
 }  // namespace
 
-std::unique_ptr<ShmPieces> AllreducePieces(const OperationSpec& spec, size_t me,
-                                           size_t slot_bytes) {
+std::unique_ptr<ShmPlan> PlanAllreduce(const OperationSpec& spec, size_t me,
+                                       size_t slot_bytes) {
   int64_t elements = 0;
   for (const Span& span : spec.spans) elements += span.count;
   const size_t bytes =
       static_cast<size_t>(elements) * SizeOf(spec.reduce.dtype);
   if (bytes <= kSmallBytes) return std::make_unique<SmallAllreduce>(spec);
-  return SlicedAllreduce(spec, me, slot_bytes, {spec.ranks->size(), false});
+  return PlanSlicedAllreduce(spec, me, slot_bytes, {spec.ranks->size(), false});
 }
 
-std::unique_ptr<ShmPieces> SlicedAllreduce(const OperationSpec& spec, size_t me,
-                                           size_t slot_bytes,
-                                           const SliceRule& rule) {
+std::unique_ptr<ShmPlan> PlanSlicedAllreduce(const OperationSpec& spec,
+                                             size_t me, size_t slot_bytes,
+                                             const SliceRule& rule) {
   return std::make_unique<LargeAllreduce>(spec, me, slot_bytes, rule);
 }
 

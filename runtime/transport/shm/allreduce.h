@@ -8,14 +8,14 @@
 #include <memory>
 
 #include "runtime/contract/operation.h"
-#include "runtime/transport/shm/pieces.h"
+#include "runtime/transport/shm/plan.h"
 
 namespace tf_hvd {
 
 // Every rank gives everything and reduces all by itself (short ones), or each
 // reduces its slice of a piece and the others fetch the result.
-std::unique_ptr<ShmPieces> AllreducePieces(const OperationSpec& spec, size_t me,
-                                           size_t slot_bytes);
+std::unique_ptr<ShmPlan> PlanAllreduce(const OperationSpec& spec, size_t me,
+                                       size_t slot_bytes);
 
 // Who reduces what of a piece.
 struct SliceRule {
@@ -24,9 +24,9 @@ struct SliceRule {
 };
 
 // By slices, however short.
-std::unique_ptr<ShmPieces> SlicedAllreduce(const OperationSpec& spec, size_t me,
-                                           size_t slot_bytes,
-                                           const SliceRule& rule);
+std::unique_ptr<ShmPlan> PlanSlicedAllreduce(const OperationSpec& spec,
+                                             size_t me, size_t slot_bytes,
+                                             const SliceRule& rule);
 
 }  // namespace tf_hvd
 

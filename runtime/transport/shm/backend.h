@@ -47,8 +47,8 @@ class ShmBackend final : public Backend {
   const SlotCounts& counts() const { return counts_; }
 
   // An operation of this node's members of a set, `local.ranks`, of which other
-  // nodes have some too: see CutAcross. Called in the agreed order, among those
-  // of Make.
+  // nodes have some too: see PlanAcross. Called in the agreed order, among
+  // those of Make.
   Status MakeAcross(OperationSpec local, ShmAcross across,
                     std::unique_ptr<Operation>* operation);
 

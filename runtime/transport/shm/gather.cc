@@ -7,7 +7,7 @@
 namespace tf_hvd {
 namespace {
 
-class Broadcast final : public ShmPieces {
+class Broadcast final : public ShmPlan {
  public:
   Broadcast(const OperationSpec& spec, size_t me, size_t slot_bytes)
       : spans_(spec.spans, 1),
@@ -42,7 +42,7 @@ class Broadcast final : public ShmPieces {
   const size_t piece_bytes_;
 };
 
-class Allgather final : public ShmPieces {
+class Allgather final : public ShmPlan {
  public:
   Allgather(const OperationSpec& spec, size_t me, size_t slot_bytes)
       : runs_(spec.spans, 1, spec.ranks->size()),
@@ -88,13 +88,13 @@ class Allgather final : public ShmPieces {
 
 }  // namespace
 
-std::unique_ptr<ShmPieces> BroadcastPieces(const OperationSpec& spec, size_t me,
-                                           size_t slot_bytes) {
+std::unique_ptr<ShmPlan> PlanBroadcast(const OperationSpec& spec, size_t me,
+                                       size_t slot_bytes) {
   return std::make_unique<Broadcast>(spec, me, slot_bytes);
 }
 
-std::unique_ptr<ShmPieces> AllgatherPieces(const OperationSpec& spec, size_t me,
-                                           size_t slot_bytes) {
+std::unique_ptr<ShmPlan> PlanAllgather(const OperationSpec& spec, size_t me,
+                                       size_t slot_bytes) {
   return std::make_unique<Allgather>(spec, me, slot_bytes);
 }
 

@@ -6,15 +6,15 @@
 #include <memory>
 
 #include "runtime/contract/operation.h"
-#include "runtime/transport/shm/pieces.h"
+#include "runtime/transport/shm/plan.h"
 
 namespace tf_hvd {
 
-std::unique_ptr<ShmPieces> BroadcastPieces(const OperationSpec& spec, size_t me,
-                                           size_t slot_bytes);
+std::unique_ptr<ShmPlan> PlanBroadcast(const OperationSpec& spec, size_t me,
+                                       size_t slot_bytes);
 
-std::unique_ptr<ShmPieces> AllgatherPieces(const OperationSpec& spec, size_t me,
-                                           size_t slot_bytes);
+std::unique_ptr<ShmPlan> PlanAllgather(const OperationSpec& spec, size_t me,
+                                       size_t slot_bytes);
 
 }  // namespace tf_hvd
 

@@ -57,9 +57,9 @@ ShmOperation::ShmOperation(ShmBackend* backend, OperationSpec spec, size_t me,
       spec_(std::move(spec)),
       me_(me),
       across_(std::move(across)),
-      pieces_(across_.has_value()
-                  ? CutAcross(spec_, me, *across_)
-                  : CutIntoPieces(spec_, me, backend->arena_.slot_bytes())),
+      plan_(across_.has_value()
+                ? PlanAcross(spec_, me, *across_)
+                : PlanInShm(spec_, me, backend->arena_.slot_bytes())),
       stream_(backend->StreamOf(spec_.set)),
       writer_(&stream_->writer),
       bytes_(BytesOf(spec_)),
@@ -85,13 +85,13 @@ Status ShmOperation::Progress(int64_t budget_ns, Poll* poll) {
     first_ = stream_->published;
   }
   const int64_t until_ns = NowNs() + budget_ns;
-  if (pieces_->counted() && pieces_->count() > 0) {
+  if (plan_->counted() && plan_->count() > 0) {
     poll->part =
-        static_cast<double>(gathered_) / static_cast<double>(pieces_->count());
+        static_cast<double>(gathered_) / static_cast<double>(plan_->count());
   }
   while (true) {
-    if (published_ == pieces_->count() && pieces_->counted()) StopPublishing();
-    if (gathered_ == pieces_->count()) {
+    if (published_ == plan_->count() && plan_->counted()) StopPublishing();
+    if (gathered_ == plan_->count()) {
       poll->done = true;
       return Status::Ok();
     }
@@ -137,7 +137,7 @@ void ShmOperation::Advance(Counter counter, uint64_t pieces) {
 ShmSlots ShmOperation::SlotsOf(uint64_t piece) const {
   ShmSlots slots(lines_.size());
   for (size_t place = 0; place < slots.size(); ++place) {
-    if (!pieces_->Publishes(place)) continue;
+    if (!plan_->Publishes(place)) continue;
     const size_t slot = lines_[place]->slots[piece % ShmArena::kSlots].load(
         std::memory_order_relaxed);
     slots[place] = backend_->arena_.slot(local_ranks_[place], slot);
@@ -146,7 +146,7 @@ ShmSlots ShmOperation::SlotsOf(uint64_t piece) const {
 }
 
 bool ShmOperation::PublishOne() {
-  if (published_ == pieces_->count()) return false;
+  if (published_ == plan_->count()) return false;
   const uint64_t piece = first_ + published_;
   // The line says where the last few pieces lie: none is forgotten that
   // somebody has not read.
@@ -155,12 +155,12 @@ bool ShmOperation::PublishOne() {
                  [](size_t) { return true; })) {
     return false;
   }
-  if (pieces_->Publishes(me_)) {
+  if (plan_->Publishes(me_)) {
     const int slot = backend_->FreeSlot();
     if (slot < 0) return false;
     if (!timed_) Count(Counted::kLinesWritten, LinesOf(bytes_));
     writer_->Publishes(piece, alike_, me_, lines_);
-    pieces_->Publish(
+    plan_->Publish(
         published_,
         backend_->arena_.slot(local_ranks_[me_], static_cast<size_t>(slot)),
         writer_);
@@ -179,12 +179,12 @@ bool ShmOperation::PublishOne() {
 bool ShmOperation::ConsumeOne() {
   const uint64_t piece = first_ + consumed_;
   if (consumed_ == published_ || stream_->consumed != piece) return false;
-  const bool last = !pieces_->has_results();
+  const bool last = !plan_->has_results();
   // Others learn that pieces are reduced, and done, in their order.
   if (!across_.has_value() && stream_->reduced != piece) return false;
   if (last && stream_->done != piece) return false;
   if (!AllBeyond(piece, &ProgressLine::published,
-                 [this](size_t place) { return pieces_->Publishes(place); })) {
+                 [this](size_t place) { return plan_->Publishes(place); })) {
     return false;
   }
   if (!timed_) {
@@ -193,7 +193,7 @@ bool ShmOperation::ConsumeOne() {
   const ShmSlots slots = SlotsOf(piece);
   writer_->Consumes(piece);
   const int64_t begin_ns = timed_ ? NowNs() : 0;
-  pieces_->Consume(consumed_, slots, writer_);
+  plan_->Consume(consumed_, slots, writer_);
   const uint32_t took_ns = timed_ ? Since(begin_ns) : 0;
   writer_->Consumed(took_ns);
   lines_[me_]->consume_ns[piece % ShmArena::kSlots].store(
@@ -223,7 +223,7 @@ void ShmOperation::SetOut(uint64_t piece, const ShmSlots& slots) {
   Crossing& one = crossing_.emplace_back(Crossing{piece, nullptr});
   OperationSpec exchange = across_->exchange;
   exchange.number = piece;
-  if (pieces_->Exchange(piece - first_, slots, &exchange)) {
+  if (plan_->Exchange(piece - first_, slots, &exchange)) {
     status_ = across_->by->Make(std::move(exchange), &one.operation);
   }
 }
@@ -262,7 +262,7 @@ bool ShmOperation::GatherOne() {
     return false;
   }
   const int64_t begin_ns = timed_ ? NowNs() : 0;
-  pieces_->Gather(gathered_, SlotsOf(piece));
+  plan_->Gather(gathered_, SlotsOf(piece));
   lines_[me_]->gather_ns[piece % ShmArena::kSlots].store(
       timed_ ? Since(begin_ns) : 0, std::memory_order_relaxed);
   did_ = Phase::kUnpack;

@@ -20,7 +20,7 @@
 #include "runtime/transport/segment/arena.h"
 #include "runtime/transport/shm/across.h"
 #include "runtime/transport/shm/backend.h"
-#include "runtime/transport/shm/pieces.h"
+#include "runtime/transport/shm/plan.h"
 
 namespace tf_hvd {
 
@@ -66,7 +66,7 @@ class ShmOperation final : public Operation {
   const OperationSpec spec_;
   const size_t me_;
   const std::optional<ShmAcross> across_;  // nothing: nobody else has a part
-  const std::unique_ptr<ShmPieces> pieces_;
+  const std::unique_ptr<ShmPlan> plan_;
   ShmBackend::Stream* const stream_;
   SlotWriter* const writer_;
   const size_t bytes_;  // of what moves on this rank

@@ -11,7 +11,7 @@
 namespace tf_hvd {
 namespace {
 
-class Alltoall final : public ShmPieces {
+class Alltoall final : public ShmPlan {
  public:
   Alltoall(const OperationSpec& spec, size_t me, size_t slot_bytes)
       : spec_(spec),
@@ -71,7 +71,7 @@ class Alltoall final : public ShmPieces {
   uint64_t count_ = 1;
 };
 
-class Reducescatter final : public ShmPieces {
+class Reducescatter final : public ShmPlan {
  public:
   Reducescatter(const OperationSpec& spec, size_t me, size_t slot_bytes)
       : options_(AverageAsSum(spec.reduce, spec.ranks->size())),
@@ -127,13 +127,13 @@ class Reducescatter final : public ShmPieces {
 
 }  // namespace
 
-std::unique_ptr<ShmPieces> AlltoallPieces(const OperationSpec& spec, size_t me,
-                                          size_t slot_bytes) {
+std::unique_ptr<ShmPlan> PlanAlltoall(const OperationSpec& spec, size_t me,
+                                      size_t slot_bytes) {
   return std::make_unique<Alltoall>(spec, me, slot_bytes);
 }
 
-std::unique_ptr<ShmPieces> ReducescatterPieces(const OperationSpec& spec,
-                                               size_t me, size_t slot_bytes) {
+std::unique_ptr<ShmPlan> PlanReducescatter(const OperationSpec& spec, size_t me,
+                                           size_t slot_bytes) {
   return std::make_unique<Reducescatter>(spec, me, slot_bytes);
 }
 

@@ -1,12 +1,12 @@
-// Schedule: what one rank does in an operation, as data: messages that it
+// P2PPlan: what one rank does in an operation, as data: messages that it
 // posts, waits for them, and pieces of work, one after the other. Algorithms
-// write schedules; p2p/backend.cc goes through them and never waits.
+// write plans; P2POperation goes through them and never waits.
 //
 // Messages are posted in lanes, and a lane is waited for as a whole. Between
 // two ranks messages of an operation match in the order of their posting: an
 // algorithm writes them in the same order on both.
-#ifndef TF_HVD_RUNTIME_TRANSPORT_P2P_SCHEDULE_H_
-#define TF_HVD_RUNTIME_TRANSPORT_P2P_SCHEDULE_H_
+#ifndef TF_HVD_RUNTIME_TRANSPORT_P2P_PLAN_H_
+#define TF_HVD_RUNTIME_TRANSPORT_P2P_PLAN_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -15,13 +15,17 @@
 #include <functional>
 #include <utility>
 
+#include "runtime/contract/operation.h"
+#include "runtime/contract/rank_group.h"
+#include "runtime/contract/spans.h"
+
 namespace tf_hvd {
 
 // Gives memory of at least so many bytes that stays until the end of the
 // operation. Called at most once for an operation.
 using Staging = std::function<char*(size_t bytes)>;
 
-class Schedule {
+class P2PPlan {
  public:
   // Works on the elements [begin, begin + count).
   using Work = std::function<void(int64_t begin, int64_t count)>;
@@ -73,7 +77,7 @@ class Schedule {
   }
 
   // Asked for more when the steps are used up; false when there are no more.
-  void ThenAsk(std::function<bool(Schedule*)> more) { more_ = std::move(more); }
+  void ThenAsk(std::function<bool(P2PPlan*)> more) { more_ = std::move(more); }
 
   // The step that is due; null at the end.
   Step* Due() {
@@ -95,9 +99,16 @@ class Schedule {
  private:
   std::deque<Step> steps_;
   size_t done_ = 0;
-  std::function<bool(Schedule*)> more_;
+  std::function<bool(P2PPlan*)> more_;
 };
+
+// Writes the plan of an operation by the algorithm for its kind and size, the
+// same on all ranks of the group. `runs` are its spans; what is given by
+// reference stays until the plan has been gone through.
+void PlanByMessages(const OperationSpec& spec, const RankGroup& group,
+                    const RankRuns& runs, const Staging& staging,
+                    P2PPlan* plan);
 
 }  // namespace tf_hvd
 
-#endif  // TF_HVD_RUNTIME_TRANSPORT_P2P_SCHEDULE_H_
+#endif  // TF_HVD_RUNTIME_TRANSPORT_P2P_PLAN_H_

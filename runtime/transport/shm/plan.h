@@ -1,9 +1,9 @@
-// ShmPieces: one operation through a node's shared memory, cut into pieces, in
+// ShmPlan: one operation through a node's shared memory, cut into pieces, in
 // the view of one rank. What is done with each piece; when is ShmBackend's.
 //
 // Pure but for the memory of the operation and of the slots.
-#ifndef TF_HVD_RUNTIME_TRANSPORT_SHM_PIECES_H_
-#define TF_HVD_RUNTIME_TRANSPORT_SHM_PIECES_H_
+#ifndef TF_HVD_RUNTIME_TRANSPORT_SHM_PLAN_H_
+#define TF_HVD_RUNTIME_TRANSPORT_SHM_PLAN_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -19,9 +19,9 @@ namespace tf_hvd {
 // rank that publishes nothing.
 using ShmSlots = std::vector<char*>;
 
-class ShmPieces {
+class ShmPlan {
  public:
-  virtual ~ShmPieces() = default;
+  virtual ~ShmPlan() = default;
 
   // The number of pieces, equal on all ranks.
   virtual uint64_t count() const = 0;
@@ -51,9 +51,9 @@ class ShmPieces {
 };
 
 // The pieces of an operation that ShmBackend serves; `spec` stays.
-std::unique_ptr<ShmPieces> CutIntoPieces(const OperationSpec& spec, size_t me,
-                                         size_t slot_bytes);
+std::unique_ptr<ShmPlan> PlanInShm(const OperationSpec& spec, size_t me,
+                                   size_t slot_bytes);
 
 }  // namespace tf_hvd
 
-#endif  // TF_HVD_RUNTIME_TRANSPORT_SHM_PIECES_H_
+#endif  // TF_HVD_RUNTIME_TRANSPORT_SHM_PLAN_H_
