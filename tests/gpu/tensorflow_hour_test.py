@@ -59,8 +59,8 @@ def tree(tmp_path):
 
 @pytest.fixture
 def cut(tree, tmp_path):
-    """Calls, each with a piece of at most 100 KB."""
-    pieces.cut(tree, tmp_path / "cut", 100_000, {"python": PYTHON}, preset=0)
+    """Calls, each with a piece of at most 80 KB."""
+    pieces.cut(tree, tmp_path / "cut", 80_000, {"python": PYTHON}, preset=0)
     return sorted((tmp_path / "cut").glob("call-*"))
 
 
@@ -119,10 +119,10 @@ def test_damage_in_the_store_is_found_before_anything_is_unpacked(cut, tmp_path)
 def test_pieces_of_two_preparations_are_kept_apart(cut, tree, tmp_path):
     store, again = tmp_path / "store", tmp_path / "again"
     assert receive(cut[0], store)[0] == 0
-    same = pieces.cut(tree, again, 100_000, {"python": PYTHON}, preset=0)
+    same = pieces.cut(tree, again, 80_000, {"python": PYTHON}, preset=0)
     assert same == pieces.read_manifest(cut[0])
     (tree / "more").write_text("more")
-    pieces.cut(tree, again, 100_000, {"python": PYTHON}, preset=0)
+    pieces.cut(tree, again, 80_000, {"python": PYTHON}, preset=0)
     code, output = receive(again / "call-02", store)
     assert code == 1
     assert "has pieces of another preparation" in output
