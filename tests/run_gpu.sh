@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Runs all that this machine's GPUs allow, however long it takes, and prints a table: docs/gpus.md.
 # Needs bash, python3, a driver, and g++ or built programs; no network.
-folder=$(dirname "${BASH_SOURCE[0]}")
-exec python3 "${folder}/gpu/first_hour.py" run --again --budget=inf \
-  --steps=machine,kernels,bandwidth,jobs,sanitizer,tensorflow \
-  --out="${folder}/../build/run_gpu/results" "$@"
+set -euo pipefail
+tests=$(dirname "${BASH_SOURCE[0]}")
+results=${tests}/../build/run_gpu/results
+rm -rf "${results}" # of another run, which may have failed
+exec python3 "${tests}/gpu/first_hour.py" run --budget=inf --out="${results}" \
+  --steps=machine,kernels,bandwidth,jobs,sanitizer,tensorflow "$@"

@@ -243,7 +243,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--out", default=str(ROOT / "build" / "first_hour"), help="results")
     parser.add_argument("--earlier", default="", help="results of an earlier call, to go on from")
     parser.add_argument("--steps", default=FIRST, help="only these, with commas between them")
-    parser.add_argument("--again", action="store_true", help="also what is done")
     parser.add_argument(
         "--parts", default="", help="only these, also if done: NAME[,NAME], pieces of their names"
     )

@@ -41,7 +41,7 @@ def tell(name: str, result: str, figure: str) -> None:
 
 
 class Runner:
-    """One call of it. `options`: out, budget, earlier, again, patience."""
+    """One call of it. `options`: budget, earlier, patience."""
 
     def __init__(
         self, options: argparse.Namespace, gpus: Gpus, steps: Sequence[Step], out: pathlib.Path
@@ -121,7 +121,7 @@ class Runner:
     def do(self, step: Step, part: Part) -> None:
         log = self.log(step.name)
         known = log.entries().get(part.name)
-        if known and known.done and not self.options.again and not self.named:
+        if known and known.done and not self.named:
             return
         missing = self.why_not(step, part)
         if missing:

@@ -58,7 +58,7 @@ class Hour(Runner):
     """Each part is a step; results stay in the store, and are copied to --out."""
 
     def __init__(self, store: pathlib.Path, chosen: libraries.Chosen, options: argparse.Namespace):
-        given = argparse.Namespace(budget=options.seconds, earlier="", again=False, patience=1.0)
+        given = argparse.Namespace(budget=options.seconds, earlier="", patience=1.0)
         gpus = find_gpus(os.environ.get("TF_HVD_CUDA_LIBRARY", ""))
         super().__init__(given, gpus, steps(), store / "results")
         self.store, self.chosen_libraries, self.copies = store, chosen, options.out
