@@ -133,15 +133,45 @@ def tf_hvd_cc_test(
         **kwargs
     )
 
-def tf_hvd_cc_tests(tests, **kwargs):
-    """GoogleTest programs of one file each.
+def tf_hvd_cc_tests(deps = [], without = [], one_thread = [], medium = [], but = {}, **kwargs):
+    """A GoogleTest program of each *_test.cc of the folder.
 
     Args:
-      tests: the name of each, with its deps.
+      deps: of all of them; the linker takes what one needs.
+      without: names of those that are no test by themselves.
+      one_thread: names of those in which nothing runs on a thread of its own.
+      medium: names of those that may take 5 minutes; the others, one.
+      but: by name, what one has instead of the above.
       **kwargs: tf_hvd_cc_test's, for all of them.
     """
-    for name, deps in tests.items():
-        tf_hvd_cc_test(name = name, deps = deps, **kwargs)
+    for source in native.glob(["*_test.cc"]):
+        name = source[:-len(".cc")]
+        if name in without:
+            continue
+        arguments = {
+            "deps": deps,
+            "size": "medium" if name in medium else "small",
+            "threads": name not in one_thread,
+        }
+        arguments.update(kwargs)
+        arguments.update(but.get(name, {}))
+        tf_hvd_cc_test(name = name, **arguments)
+
+def tf_hvd_cc_cases(name, src, deps):
+    """The tests of a file, compiled once for several programs.
+
+    Args:
+      name: of the target.
+      src: the file.
+      deps: besides GoogleTest.
+    """
+    tf_hvd_cc_library(
+        name = name,
+        testonly = True,
+        srcs = [src],
+        alwayslink = True,
+        deps = deps + ["@gtest//:gtest"],
+    )
 
 def tf_hvd_cc_binary(name, copts = [], linkopts = [], **kwargs):
     """A program that knows neither TensorFlow nor Python.

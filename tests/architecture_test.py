@@ -562,8 +562,8 @@ def test_configuration_page_is_the_librarys_table():
 
 
 def unbuilt_tests(sources: list[str], build: str) -> list[str]:
-    """Test files of one folder that its BUILD file does not name."""
-    if 'glob(["*_test.cc"])' in build:
+    """Test files of one folder that its BUILD file neither takes all of nor names."""
+    if "tf_hvd_cc_tests(" in build:
         return []
     quoted = set(re.findall(r'"(\w+)(?:\.cc)?"', build))  # a target has the file of its name
     return [name for name in sources if name[:-3] not in quoted]

@@ -57,6 +57,14 @@ constexpr bool AreAlike() {
   return Alike<A, B>::Value();
 }
 
+// What finds nothing wrong with the tables must be able to.
+static_assert(
+    AreAlike<int (*)(int, const char**), int (*)(int, const char**)>());
+static_assert(!AreAlike<int (*)(int), int (*)(int, int)>());
+static_assert(!AreAlike<int (*)(int, long), int (*)(long, int)>());
+static_assert(!AreAlike<int, float>() && !AreAlike<int*, const int*>());
+static_assert(!AreAlike<void*, int*>() && !AreAlike<void*, void**>());
+
 }  // namespace tf_hvd
 
 #endif  // TF_HVD_TESTS_GPU_ALIKE_H_

@@ -1,4 +1,4 @@
-"""What tests/gpu/first_hour.sh does: the first hour on a real GPU, step by step, and its report.
+"""What tests/gpu/first_hour.sh and tests/run_gpu.sh do: all that a GPU should tell, and a report.
 
 `run` does what is not done yet and fits into --budget, in order of importance. Each step has a
 file in --out, which has what was said even where this process was killed; with it, or with a copy
@@ -15,27 +15,24 @@ import dataclasses
 import os
 import pathlib
 import re
-import shlex
 import shutil
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import first_hour_report
 import gpu_programs
+import tensorflow_parts
 from first_hour_pack import pack
-from gpu_machine import CUT_SHORT, ROOT, Gpus, call, closing_line, find_gpus
+from gpu_machine import ROOT, Gpus, closing_line, find_gpus
 from gpu_parts import Part, Parts
 from gpu_programs import Outcome
-from step_log import Entry, StepLog
+from step_runner import LEAST, Runner, Step
 
 # Of a packed folder, and of ./dev test --all; of any build, which pack takes.
 BUILT, OF_BAZEL = ROOT / "build" / "gpu", ROOT / "bazel-bin" / "tests" / "gpu"
 MACHINE = str(pathlib.Path(__file__).resolve().parent / "gpu_machine.py")
-# Less than this is not enough to begin anything with; the rest of the budget, s.
-LEAST = 2.0
 QUERY = "name,driver_version,memory.total,clocks.max.sm,clocks.max.memory,compute_mode"
 NO_COUNTERS = "ERR_NVGPUCTRPERM"
 SECTIONS = (
@@ -50,15 +47,6 @@ SECTIONS = (
 SKIPPED = 120
 # What hangs in NCCL is not to cost more of a lent machine, s.
 NCCL_LIMIT = 90.0
-
-
-@dataclasses.dataclass(frozen=True)
-class Step:
-    """Its file is NUMBER-NAME.log. Files, with the report, are eight at most."""
-
-    name: str
-    what: str
-    parts: Callable[[Kit], list[Part]]
 
 
 def tool(name: str, command: list[str], read: Callable[[int, str], Outcome]) -> Part:
@@ -164,81 +152,51 @@ def picked(asked: str, names: list[str]) -> set[str]:
     return found | {name for name in names if any(piece in name for piece in pieces)}
 
 
+def tensorflow_parts_of(kit: Kit) -> list[Part]:
+    return tensorflow_parts.of_this_python(kit.gpus, kit.out)
+
+
+# But for the last one, which wants more than a driver, files with the report are eight at most.
 STEPS = (
     Step("machine", "facts of the machine", machine_parts),
-    Step("kernels", "kernels against the host", lambda kit: [kit.parts.check()]),
-    Step("bandwidth", "bandwidth of the kernels", bandwidth_parts),
-    Step("probes", "what decides the design", lambda kit: kit.parts.probes()),
-    Step("jobs", "the runtime, NCCL, a killed rank", job_parts),
-    Step("sanitizer", "compute-sanitizer", lambda kit: kit.parts.sanitizers()),
-    Step("profile", "ncu on the slowest kernel", profile_parts),
+    Step("kernels", "kernels against the host", lambda kit: [kit.parts.check()], 60),
+    Step("bandwidth", "bandwidth of the kernels", bandwidth_parts, 30),
+    Step("probes", "what decides the design", lambda kit: kit.parts.probes(), 30),
+    Step("jobs", "the runtime, NCCL, a killed rank", job_parts, 30),
+    Step("sanitizer", "compute-sanitizer", lambda kit: kit.parts.sanitizers(), 90),
+    Step("profile", "ncu on the slowest kernel", profile_parts, 60),
+    Step("tensorflow", "op tests and training", tensorflow_parts_of, 60),
 )
-# What a part takes on a card, about: it is begun if so much is left, s.
-USUAL = {"kernels": 60.0, "bandwidth": 30.0, "jobs": 30.0, "probes": 30.0, "sanitizer": 90.0,
-         "profile": 60.0}  # fmt: skip
-# None takes more of a command than this, s.
-MOST = 240.0
+# What run_gpu.sh asks for is not the same.
+FIRST = "machine,kernels,bandwidth,probes,jobs,sanitizer,profile"
 
 
-class Kit:
-    """One call of it."""
+class Kit(Runner):
+    """The steps, with programs of ours."""
 
     def __init__(self, options: argparse.Namespace, gpus: Gpus) -> None:
-        self.options = options
-        self.gpus = gpus
-        self.out = pathlib.Path(options.out).resolve()
-        self.began = time.monotonic()
-        self.left: list[str] = []
+        super().__init__(options, gpus, STEPS, pathlib.Path(options.out))
+        self.asked = options.steps.split(",")
+        self.why_no_programs = ""
         programs = pathlib.Path(options.programs or BUILT).resolve()
         self.parts: Parts = self.with_programs(programs)
         self.names: list[str] = [part.name for step in self.steps() for part in step.parts(self)]
-        # By --parts: these alone, and again.
-        self.named: set[str] = picked(options.parts, self.names)
+        self.named = picked(options.parts, self.names)
 
     def with_programs(self, programs: pathlib.Path) -> Parts:
         given = self.options
         return Parts(programs, self.gpus, given.bandwidth, given.job, given.probes)
 
-    def log(self, name: str) -> StepLog:
-        number = [step.name for step in STEPS].index(name) + 1
-        return StepLog(self.out / f"{number}-{name}.log")
-
-    def entries(self, name: str) -> dict[str, Entry]:
-        return self.log(name).entries()
-
-    def steps(self) -> Iterator[Step]:
-        asked = self.options.steps.split(",") if self.options.steps else []
-        for step in STEPS:
-            if not asked or step.name in asked:
-                yield step
-
-    def chosen(self, step: Step) -> Iterator[Part]:
-        for part in step.parts(self):
-            if not self.named or part.name in self.named:
-                yield part
-
-    def remaining(self) -> float:
-        return float(self.options.budget) - (time.monotonic() - self.began)
-
     def why_not(self, step: Step, part: Part) -> str:
-        """What the part lacks."""
-        if step.name != "machine" and not self.gpus.names:
-            return f"no GPU: {self.gpus.reason}"
-        if part.missing or not part.after or (self.named and part.after not in self.named):
+        if step.name == "machine":
             return part.missing
-        first = self.entries(step.name).get(part.after)
-        became = {"failed": "failed", "cut short": "was cut short"}
-        known = became.get(first.result) if first else None
-        return f"the first job with NCCL {known}" if known else ""
-
-    def take_earlier(self) -> None:
-        """What another call has left, where this one has nothing."""
-        self.out.mkdir(parents=True, exist_ok=True)
-        if not self.options.earlier:
-            return
-        for file in sorted(pathlib.Path(self.options.earlier).glob("*.log")):
-            if not (self.out / file.name).exists():
-                shutil.copyfile(file, self.out / file.name)
+        missing = super().why_not(step, part)
+        if not missing and part.after and not (self.named and part.after not in self.named):
+            first = self.entries(step.name).get(part.after)
+            became = {"failed": "failed", "cut short": "was cut short"}
+            known = became.get(first.result) if first else None
+            missing = f"the first job with NCCL {known}" if known else ""
+        return missing or ("" if step.name == "tensorflow" else self.why_no_programs)
 
     def find_programs(self) -> str:
         """Those that were built if they start here, else compiled ones; or why there are none."""
@@ -258,88 +216,20 @@ class Kit:
 
     def run(self) -> int:
         self.take_earlier()
-        why = self.find_programs()
-        try:
-            for step in self.steps():
-                for part in self.chosen(step):
-                    of_programs = "" if step.name == "machine" else why
-                    self.do(step, part, self.why_not(step, part) or of_programs)
-        finally:
-            self.report()
-        failed = [entry.name for entry in self.all_entries() if entry.result == "failed"]
-        print(f"{self.out / 'report.md'}: {len(failed)} failed")
-        if self.left:
-            print(f"{len(self.left)} left for another call: {'; '.join(self.left)}")
-        return 1 if failed else 0
+        self.why_no_programs = self.find_programs()
+        return super().run()
 
-    def do(self, step: Step, part: Part, missing: str) -> None:
-        log = self.log(step.name)
-        known = log.entries().get(part.name)
-        if known and known.done and not self.options.again and not self.named:
-            return
-        if missing:
-            log.note(part.name, Outcome("not run", missing))
-            self.tell(part.name, "not run", missing)
-            return
-        usual = min(USUAL.get(step.name, LEAST), part.limit) * self.options.patience
-        if self.remaining() < usual + LEAST:
-            self.left.append(part.name)
-            return
-        outcome = self.begin(log, part)
-        self.tell(part.name, outcome.result, outcome.figure)
-        self.report()
-
-    def begin(self, log: StepLog, part: Part) -> Outcome:
-        own = min(part.limit, MOST) * self.options.patience
-        limit = min(own, self.remaining() - LEAST)
-        began = time.monotonic()
-        with log.begin(part) as file:
-            place = log.size()
-            code, _ = call(part.command, limit, part.environment, output=file)
-        outcome = part.outcome(code, log.said_since(place))
-        if code == CUT_SHORT:
-            late = f"it did not end within {limit:.0f} s"
-            short = limit < own
-            outcome = Outcome("cut short" if short else "failed", late)
-            if short:
-                self.left.append(part.name)
-        log.end(part.name, outcome, time.monotonic() - began)
-        return outcome
-
-    @staticmethod
-    def tell(name: str, result: str, figure: str) -> None:
-        print(f"{name:<38} | {result:<9} | {figure}", flush=True)
-
-    def all_entries(self) -> Iterator[Entry]:
-        for step in STEPS:
-            yield from self.entries(step.name).values()
-
-    def report(self) -> None:
-        self.out.mkdir(parents=True, exist_ok=True)
-        known = {step.name: self.entries(step.name) for step in STEPS}
-        text = first_hour_report.report(known, self.left)
-        new = self.out / "report.md.new"
-        new.write_text(text)
-        new.replace(self.out / "report.md")
+    def text(self) -> str:
+        return first_hour_report.report(self.all_entries(), self.left)
 
     def dry_run(self) -> int:
-        """Says what `run` would do; nothing of it is begun."""
         why = gpu_programs.why_unusable(self.parts.programs)
         compiler = gpu_programs.compiler_of_programs()
         how = f"programs: those in {self.parts.programs}"
         if why:
             how = f"programs: {why}; {compiler or 'no g++'} would compile them"
         print(how)
-        for number, step in enumerate(STEPS, 1):
-            if step not in self.steps():
-                continue
-            print(f"\nstep {number}, {step.name}: {step.what}")
-            for part in self.chosen(step):
-                missing = self.why_not(step, part)
-                print(f"  {part.name}: " + (f"missing: {missing}" if missing else "would run"))
-                settings = [f"{name}={value}" for name, value in part.environment.items()]
-                print(f"    {shlex.join([*settings, *part.command])}")
-        return 0
+        return super().dry_run()
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -352,8 +242,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--budget", type=float, default=480, help="seconds that run may take")
     parser.add_argument("--out", default=str(ROOT / "build" / "first_hour"), help="results")
     parser.add_argument("--earlier", default="", help="results of an earlier call, to go on from")
-    parser.add_argument("--steps", default="", help="only these: machine,kernels,...")
-    parser.add_argument("--again", action="store_true", help="also what is done")
+    parser.add_argument("--steps", default=FIRST, help="only these, with commas between them")
     parser.add_argument(
         "--parts", default="", help="only these, also if done: NAME[,NAME], pieces of their names"
     )
@@ -366,7 +255,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--probes", default="", help="arguments for device_probes")
     parser.add_argument("--patience", type=float, default=1.0, help="times all time limits")
     options = parser.parse_args(arguments)
-    wrong = set(filter(None, options.steps.split(","))) - {step.name for step in STEPS}
+    wrong = set(options.steps.split(",")) - {step.name for step in STEPS}
     if wrong:
         parser.error(f"there is no step {', '.join(sorted(wrong))}")
     if (options.command == "pack") != bool(options.to):

@@ -17,9 +17,9 @@ from gpu_machine import ROOT
 MOST = 56 << 20
 # Of the checkout: what build_programs.sh compiles, and the kit itself.
 SOURCES = (
-    "runtime/**/*.h", "runtime/**/*.cc", "compute/*.h", "compute/*.cc", "tests/gpu/*.h",
-    "tests/gpu/*.cc", "tests/gpu/*.py", "tests/gpu/*.sh", "build_defs/device_code.py",
-    "bazel-bin/compute/device_codes.cc",
+    "base/*.h", "base/*.cc", "runtime/**/*.h", "runtime/**/*.cc", "compute/*.h", "compute/*.cc",
+    "tests/gpu/*.h", "tests/gpu/*.cc", "tests/gpu/*.py", "tests/gpu/*.sh",
+    "build_defs/device_code.py", "bazel-bin/compute/device_codes.cc",
 )  # fmt: skip
 
 

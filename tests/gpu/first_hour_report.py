@@ -39,6 +39,10 @@ PROFILE = {
 }
 
 
+# Parts of the machine's step that are no facts.
+OF_PROGRAMS = ("device code", "programs")
+
+
 @dataclasses.dataclass(frozen=True)
 class Rule:
     """A question to the card. `decide` has the answer, and what follows from it."""
@@ -322,7 +326,7 @@ def decisions(steps: Steps) -> Iterator[list[str]]:
 def parts(steps: Steps) -> Iterator[list[str]]:
     for step, entries in steps.items():
         for entry in entries.values():
-            if step != "machine" or entry.name.startswith(("device code", "programs")):
+            if step != "machine" or entry.name.startswith(OF_PROGRAMS):
                 took = f"{entry.seconds:.0f} s" if entry.seconds >= 0.5 else ""
                 yield [entry.name, entry.result, entry.figure, took]
 
@@ -345,6 +349,19 @@ def failures(steps: Steps) -> Iterator[str]:
                 yield f"## {entry.name}: {entry.result}\n\n```text\n{quoted}\n```\n"
 
 
+def parts_report(headline: str, steps: Steps, left: list[str]) -> str:
+    """What became of the parts alone."""
+    lines = [headline, "", *parts_table(steps, left)]
+    return "\n".join([*lines, *failures(steps)]).rstrip("\n") + "\n"
+
+
+def parts_table(steps: Steps, left: list[str]) -> list[str]:
+    lines = table(["part", "result", "figure", "took"], list(parts(steps)))
+    if left:
+        lines += [f"Left for another call: {'; '.join(left)}.", ""]
+    return lines
+
+
 def report(steps: Steps, left: list[str]) -> str:
     machine = steps.get("machine", {})
     of_gpu = machine["GPUs"].figure if "GPUs" in machine else "a machine that was not asked"
@@ -352,26 +369,16 @@ def report(steps: Steps, left: list[str]) -> str:
     facts = [
         [entry.name, entry.figure]
         for entry in machine.values()
-        if not entry.name.startswith(("device code", "programs"))
+        if not entry.name.startswith(OF_PROGRAMS)
     ]
     lines += table(["machine", ""], facts)
-    lines += ["## Parts", "", *table(["part", "result", "figure", "took"], list(parts(steps)))]
-    if left:
-        lines += [f"Left for another call: {'; '.join(left)}.", ""]
+    lines += ["## Parts", "", *parts_table(steps, left)]
     rows = bandwidth_rows(steps.get("bandwidth", {}))
     if rows:
         head = ["launches", "MB", "GB/s", "a copy, GB/s", "share", "kernel"]
-        cells = [
-            [
-                row["what"],
-                row["size"],
-                row["speed"],
-                row["copy"],
-                f"{row['share']} %",
-                row["kernel"],
-            ]
-            for row in rows
-        ]
+        names = ("what", "size", "speed", "copy", "share", "kernel")
+        shown = [{**row, "share": f"{row['share']} %"} for row in rows]
+        cells = [[row[name] for name in names] for row in shown]
         lines += ["## Bandwidth", "", *table(head, cells)]
     head = ["question", "answer", "rule", "decision"]
     lines += ["## Answers", "", *table(head, list(decisions(steps)))]

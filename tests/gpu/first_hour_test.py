@@ -1,5 +1,5 @@
 """Runs tests/gpu/first_hour.sh on a GPU of software: from the packed folder alone, cut short, and
-killed; and what follows from figures, by table.
+killed; what follows from figures, by table; tests/run_gpu.sh on two GPUs; and the programs alone.
 """
 
 import json
@@ -271,6 +271,75 @@ def test_jobs_depend_on_the_first_with_nccl_and_a_part_runs_again_alone(kit, tmp
     assert [found[part][0] for part in (first, *others)] == 3 * ["passed"]
     code, output = kit.run("--parts=no such part")
     assert (code, output.startswith("no part has 'no such part' in its name: GPUs; ")) == (2, True)
+
+
+def test_all_that_two_gpus_allow_with_tensorflow_where_it_is(tmp_path):
+    command = [str(ROOT / "tests" / "run_gpu.sh"), *QUICKLY, f"--out={tmp_path}"]
+    libraries = {"TF_HVD_CUDA_LIBRARY": str(LIBRARY), "TF_HVD_NCCL_LIBRARY": str(LIBRARY)}
+    ended = subprocess.run(
+        [*command, f"--programs={PROGRAMS}", "--steps=machine,kernels,jobs,tensorflow"],
+        env={**os.environ, **libraries}, stdout=subprocess.PIPE, text=True, timeout=600,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout
+    found = rows((tmp_path / "report.md").read_text())
+    assert found["GPUs"] == ["2: Software GPU, compute capability 9.0, CUDA 12.5"]
+    assert re.fullmatch(
+        r"\d+ kernels, \d{3,} launches, \d{7,} elements moved; .*",
+        found["kernels against the host, bits"][1],
+    )
+    for part, ranks in {
+        "runtime, one rank": "1 process on 1 GPU",
+        "NCCL, 2 ranks on one GPU": "2 processes on 1 GPU",
+        "NCCL, a GPU for each rank, processes": "2 processes on 2 GPUs",
+        "NCCL, a GPU for each rank, threads": "2 threads on 2 GPUs",
+        "by the host's memory, 2 ranks": "2 processes on 2 GPUs",
+    }.items():
+        assert found[part][:2] == ["passed", f"58 collectives, {ranks}: all exact"]
+    assert found["NCCL, inputs not awaited"][:2] == ["passed", "failed: ranks 0 1"]
+    for way in ("NCCL", "by the host's memory"):
+        told = "one rank killed of 2 processes on 2 GPUs: the others were told"
+        assert found[f"{way}, a rank is killed"][:2] == ["passed", told]
+    for part in ("op tests, 1 rank", "images/s, 2 ranks, NCCL", "images/s, 2 ranks, host"):
+        assert found[f"TensorFlow, {part}"][:2] == ["not run", "TensorFlow sees no GPU"]
+
+
+def test_the_programs_say_that_there_is_no_gpu():
+    for name in ("device_check", "device_bandwidth", "device_probes", "nccl_job"):
+        ended = subprocess.run(
+            [str(PROGRAMS / name), "--cuda=libno_such_driver.so"],
+            stdout=subprocess.PIPE, text=True, timeout=600,
+        )  # fmt: skip
+        assert (ended.returncode, ended.stdout) == (3, "no GPU: there is no CUDA driver\n")
+
+
+def test_gcc_alone_builds_the_programs_from_what_is_packed(packed, tmp_path):
+    """A source that the runtime has gained and the lists do not know ends here."""
+    script = packed / "tests" / "gpu" / "build_programs.sh"
+    codes = packed / "bazel-bin" / "compute" / "device_codes.cc"
+    build = ["bash", str(script), str(tmp_path), str(codes)]
+    subprocess.run(build, env={**os.environ, "OPTIMIZE": "0"}, check=True, timeout=600)
+    job = [str(tmp_path / "nccl_job"), f"--cuda={LIBRARY}", f"--nccl={LIBRARY}", "--lag_mib=1"]
+    ended = subprocess.run(job, stdout=subprocess.PIPE, text=True, timeout=600)
+    assert ended.returncode == 0, ended.stdout
+    assert "58 collectives" in ended.stdout
+
+
+def test_device_check_finds_wrong_bits(tmp_path):
+    """Two kernels of the software GPU, of int8 and of bool, change their names."""
+    library, names = LIBRARY.read_bytes(), [b"tf_hvd_scale_int8\0", b"tf_hvd_scale_bool\0"]
+    assert [library.count(name) for name in names] == [1, 1]
+    places = [library.index(name) for name in names]
+    changed = bytearray(library)
+    for place, name in zip(places, reversed(names), strict=True):
+        changed[place : place + len(name)] = name
+    wrong = tmp_path / "libwrong.so"
+    wrong.write_bytes(changed)
+    ended = subprocess.run(
+        [str(PROGRAMS / "device_check"), f"--cuda={wrong}", "--large=0"],
+        stdout=subprocess.PIPE, text=True, timeout=600,
+    )  # fmt: skip
+    assert ended.returncode == 1
+    assert re.match(r"tf_hvd_scale_int8 on \w+ rows, times .*, differs at byte \d+", ended.stdout)
 
 
 def test_programs_that_neither_start_nor_can_be_compiled_are_told(kit, tmp_path):

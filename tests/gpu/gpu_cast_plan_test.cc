@@ -37,18 +37,6 @@ TEST(GpuCastPlan, ALargeTensorGoesInPieces) {
   EXPECT_EQ(MoveAt(steps, 5).rows[0].output, Tensor(1) + 2048 * 4);
 }
 
-// A rank of which TensorFlow casts, and one that has joined, make the same
-// calls.
-TEST(GpuCastPlan, CallsDoNotDependOnWhoCasts) {
-  for (const std::vector<int64_t>& counts :
-       {std::vector<int64_t>{5, 7}, {5000}, {3, 3000, 9, 2048, 1}}) {
-    const OperationSpec plain = Allreduce(counts, kAverageOfHalves);
-    const std::string calls = CallsOf(Plan(plain));
-    EXPECT_EQ(CallsOf(Plan(Stored(plain))), calls);
-    EXPECT_EQ(CallsOf(Plan(Joined(plain))), calls);
-  }
-}
-
 TEST(GpuCastPlan, OneRankRoundsAllTheSame) {
   const ReduceOptions options = {DType::kBfloat16, ReduceOp::kSum, 3.0, 1.0,
                                  1.0};

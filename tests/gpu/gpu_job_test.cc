@@ -2,125 +2,114 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <future>
 #include <limits>
-#include <map>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <thread>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 namespace tf_hvd {
 namespace {
 
+// What each rank does, in a job in which nothing may be wrong with the memory.
+void RunAll(GpuJob* job, const std::function<void(Rank&, Side&)>& body) {
+  job->job.Run([&](Rank& rank) {
+    Side side(job, &rank);
+    body(rank, side);
+  });
+  job->ExpectNoFaults();
+}
+
+void ExpectOk(const Status& status) {
+  EXPECT_TRUE(status.ok()) << status.message();
+}
+
+void ExpectSays(const Status& status, const std::string& words) {
+  EXPECT_NE(status.message().find(words), std::string::npos)
+      << status.message();
+}
+
+// An allreduce of equal floats.
+void ExpectReduced(Side& side, const std::string& name, size_t count,
+                   float mine, float expected, ReduceOp op = ReduceOp::kSum) {
+  char* const memory = side.Tensor(std::vector<float>(count, mine));
+  ExpectOk(side.Allreduce(name, memory, static_cast<int64_t>(count),
+                          DType::kFloat32, op)
+               .status());
+  EXPECT_EQ(side.Values<float>(memory, count),
+            std::vector<float>(count, expected));
+}
+
 class GpuJobs : public ::testing::TestWithParam<bool> {};
 
 TEST_P(GpuJobs, Allreduce) {
-  GpuJob job(3, 1, GetParam());
-  job.job.Run([&](Rank& rank) {
-    Side side(&job, &rank);
-    const auto mine = static_cast<float>(rank.rank() + 1);
-    char* const sum = side.Tensor(std::vector<float>(5000, mine));
-    char* const mean = side.Tensor(std::vector<float>(7, mine));
-    const Pending one = side.Allreduce("sum", sum, 5000);
-    const Pending two =
-        side.Allreduce("mean", mean, 7, DType::kFloat32, ReduceOp::kAverage);
-    ASSERT_TRUE(one.status().ok()) << one.status().message();
-    ASSERT_TRUE(two.status().ok()) << two.status().message();
-    EXPECT_EQ(side.Values<float>(sum, 5000), std::vector<float>(5000, 6));
-    EXPECT_EQ(side.Values<float>(mean, 7), std::vector<float>(7, 2));
-  });
-  job.ExpectNoFaults();
-}
-
-TEST_P(GpuJobs, AMissingNcclIsToldOnce) {
-  GpuJob job(3, 1, GetParam());
-  job.job.Run([&](Rank& rank) {
-    Side side(&job, &rank);
-    char* const sum = side.Tensor(std::vector<float>(10, 1));
-    for (const char* const name : {"first", "second"}) {
-      const Pending one = side.Allreduce(name, sum, 10);
-      ASSERT_TRUE(one.status().ok()) << one.status().message();
+  for (const auto& [nodes, sum, mean] :
+       std::vector<std::tuple<std::vector<int>, float, float>>{
+           {{3}, 6, 2}, {{2, 2}, 10, 2.5}, {{1}, 1, 1}}) {
+    const int ranks = std::accumulate(nodes.begin(), nodes.end(), 0);
+    GpuJob job(ranks, 1, GetParam(), nodes);
+    RunAll(&job, [&, sum = sum, mean = mean](Rank& rank, Side& side) {
+      const auto mine = static_cast<float>(rank.rank() + 1);
+      ExpectReduced(side, "sum", 5000, mine, sum);
+      ExpectReduced(side, "mean", 7, mine, mean, ReduceOp::kAverage);
+    });
+    // A missing NCCL is told once.
+    const bool warns = !GetParam() && ranks > 1;
+    ASSERT_EQ(job.warnings.size(), warns ? static_cast<size_t>(ranks) : 0u);
+    for (const std::string& text : job.warnings) {
+      EXPECT_EQ(
+          text,
+          "tensors on GPUs go through the host's memory, which is slower "
+          "than NCCL: rank 2 (c) has no NCCL: why. Install "
+          "nvidia-nccl-cu12, or name libnccl.so.2 by TF_HVD_NCCL_LIBRARY; "
+          "TF_HVD_NCCL=0 says that it is meant so");
     }
-  });
-  ASSERT_EQ(job.warnings.size(), GetParam() ? 0u : 3u);
-  for (const std::string& text : job.warnings) {
-    EXPECT_EQ(text,
-              "tensors on GPUs go through the host's memory, which is slower "
-              "than NCCL: rank 2 (c) has no NCCL: why. Install "
-              "nvidia-nccl-cu12, or name libnccl.so.2 by TF_HVD_NCCL_LIBRARY; "
-              "TF_HVD_NCCL=0 says that it is meant so");
   }
-}
-
-TEST_P(GpuJobs, TwoNodes) {
-  GpuJob job(4, 2, GetParam(), {2, 2});
-  job.job.Run([&](Rank& rank) {
-    Side side(&job, &rank);
-    char* const sum = side.Tensor(std::vector<float>(3000, 1));
-    const Pending one = side.Allreduce("sum", sum, 3000);
-    ASSERT_TRUE(one.status().ok()) << one.status().message();
-    EXPECT_EQ(side.Values<float>(sum, 3000), std::vector<float>(3000, 4));
-  });
-  job.ExpectNoFaults();
 }
 
 TEST_P(GpuJobs, AllgatherOfDifferentRows) {
   GpuJob job(3, 3, GetParam());
-  job.job.Run([&](Rank& rank) {
-    Side side(&job, &rank);
+  RunAll(&job, [](Rank& rank, Side& side) {
     const std::vector<int64_t> mine(static_cast<size_t>(rank.rank()) * 2,
                                     rank.rank());
     char* all = nullptr;
-    const Pending pending = side.Allgather(
-        "rows", side.Tensor(mine), static_cast<int64_t>(mine.size()), &all);
-    ASSERT_TRUE(pending.status().ok()) << pending.status().message();
+    ExpectOk(side.Allgather("rows", side.Tensor(mine),
+                            static_cast<int64_t>(mine.size()), &all)
+                 .status());
     EXPECT_EQ(side.Values<int64_t>(all, 6),
               (std::vector<int64_t>{1, 1, 2, 2, 2, 2}));
   });
-  job.ExpectNoFaults();
 }
 
 // It has zeros, in the memory of a device that it may never have used.
 TEST_P(GpuJobs, JoinedRanksTakePart) {
   GpuJob job(3, 4, GetParam());
-  job.job.Run([&](Rank& rank) {
-    Side side(&job, &rank);
+  RunAll(&job, [](Rank& rank, Side& side) {
     if (rank.rank() > 0) {
-      char* const sum = side.Tensor(std::vector<float>(2000, 1));
-      const Pending pending = side.Allreduce("sum", sum, 2000);
-      ASSERT_TRUE(pending.status().ok()) << pending.status().message();
-      EXPECT_EQ(side.Values<float>(sum, 2000), std::vector<float>(2000, 2));
+      ExpectReduced(side, "sum", 2000, 1, 2);
       char* all = nullptr;
-      const Pending rows = side.Allgather(
-          "rows", side.Tensor(std::vector<int64_t>{rank.rank()}), 1, &all);
-      ASSERT_TRUE(rows.status().ok()) << rows.status().message();
+      ExpectOk(side.Allgather("rows",
+                              side.Tensor(std::vector<int64_t>{rank.rank()}), 1,
+                              &all)
+                   .status());
       EXPECT_EQ(side.Values<int64_t>(all, 2), (std::vector<int64_t>{1, 2}));
     }
-    EXPECT_TRUE(rank.Join().status().ok());
+    ExpectOk(rank.Join().status());
   });
-  job.ExpectNoFaults();
-}
-
-TEST_P(GpuJobs, OneRankAlone) {
-  GpuJob job(1, 5, GetParam());
-  job.job.Run([&](Rank& rank) {
-    Side side(&job, &rank);
-    char* const same = side.Tensor(std::vector<float>(10, 3));
-    const Pending pending = side.Allreduce("sum", same, 10);
-    ASSERT_TRUE(pending.status().ok()) << pending.status().message();
-    EXPECT_EQ(side.Values<float>(same, 10), std::vector<float>(10, 3));
-  });
-  job.ExpectNoFaults();
 }
 
 // int16 is not among NCCL's types, and NCCL's Max drops NaN.
 TEST_P(GpuJobs, WhatNcclCannotDo) {
   GpuJob job(2, 6, GetParam());
-  job.job.Run([&](Rank& rank) {
-    Side side(&job, &rank);
+  RunAll(&job, [](Rank& rank, Side& side) {
     char* const small = side.Tensor(std::vector<int16_t>(9, 5));
     const Pending sum = side.Allreduce("sum", small, 9, DType::kInt16);
     const float nan = std::numeric_limits<float>::quiet_NaN();
@@ -128,33 +117,13 @@ TEST_P(GpuJobs, WhatNcclCannotDo) {
         rank.rank() == 0 ? nan : 1.0f, static_cast<float>(rank.rank())});
     const Pending max =
         side.Allreduce("max", mixed, 2, DType::kFloat32, ReduceOp::kMax);
-    ASSERT_TRUE(sum.status().ok()) << sum.status().message();
-    ASSERT_TRUE(max.status().ok()) << max.status().message();
+    ExpectOk(sum.status());
+    ExpectOk(max.status());
     EXPECT_EQ(side.Values<int16_t>(small, 9), std::vector<int16_t>(9, 10));
     const auto largest = side.Values<float>(mixed, 2);
     EXPECT_TRUE(std::isnan(largest[0]));
     EXPECT_EQ(largest[1], 1);
   });
-  job.ExpectNoFaults();
-}
-
-// By one rank of a machine.
-TEST(GpuJob, ManySmallTensorsOneByOneAreToldOnce) {
-  GpuJob job(2, 10);
-  testing::internal::CaptureStderr();
-  job.job.Run([&](Rank& rank) {
-    Side side(&job, &rank);
-    char* const sum = side.Tensor(std::vector<float>(10, 0));
-    for (int i = 0; i < 3 * 40; ++i) {
-      const Pending one =
-          side.Allreduce("loose." + std::to_string(i % 40), sum, 10);
-      ASSERT_TRUE(one.status().ok()) << one.status().message();
-    }
-  });
-  const std::string said = testing::internal::GetCapturedStderr();
-  const std::string told = "40 small tensors on a GPU are reduced one by one";
-  EXPECT_NE(said.find(told), std::string::npos) << said;
-  EXPECT_EQ(said.find(told), said.rfind(told)) << said;
 }
 
 INSTANTIATE_TEST_SUITE_P(, GpuJobs, ::testing::Bool(),
@@ -164,21 +133,34 @@ INSTANTIATE_TEST_SUITE_P(, GpuJobs, ::testing::Bool(),
                                                   : "ThroughPinnedMemory");
                          });
 
+// By one rank of a machine.
+TEST(GpuJob, ManySmallTensorsOneByOneAreToldOnce) {
+  GpuJob job(2, 10);
+  testing::internal::CaptureStderr();
+  RunAll(&job, [](Rank&, Side& side) {
+    char* const sum = side.Tensor(std::vector<float>(10, 0));
+    for (int i = 0; i < 3 * 40; ++i) {
+      ExpectOk(
+          side.Allreduce("loose." + std::to_string(i % 40), sum, 10).status());
+    }
+  });
+  const std::string said = testing::internal::GetCapturedStderr();
+  const std::string told = "40 small tensors on a GPU are reduced one by one";
+  EXPECT_NE(said.find(told), std::string::npos) << said;
+  EXPECT_EQ(said.find(told), said.rfind(told)) << said;
+}
+
 // A tensor on the CPU on one rank, on a GPU on another: both are told.
 TEST(GpuJob, CpuAndGpuDoNotMeet) {
   GpuJob job(2, 7);
-  job.job.Run([&](Rank& rank) {
-    Side side(&job, &rank);
+  RunAll(&job, [](Rank& rank, Side& side) {
     std::vector<float> values(4, 1);
     const Pending pending = rank.rank() == 0
                                 ? rank.Allreduce("sum", &values)
                                 : side.Allreduce("sum", side.Tensor(values), 4);
     EXPECT_EQ(pending.status().code(), StatusCode::kFailedPrecondition);
-    EXPECT_NE(pending.status().message().find("kind of device"),
-              std::string::npos)
-        << pending.status().message();
+    ExpectSays(pending.status(), "kind of device");
   });
-  job.ExpectNoFaults();
 }
 
 // A mixed job: those with a GPU reduce there in a set of their own, all of them
@@ -187,9 +169,9 @@ TEST(GpuJob, ARankWithoutADriverIsNoHindrance) {
   GpuJob job(3, 13, /*with_nccl=*/true, {2, 1}, /*without_driver=*/2);
   job.job.Run([&](Rank& rank) {
     const Pending added = rank.AddSet("with GPUs", {0, 1});
-    ASSERT_TRUE(added.status().ok()) << added.status().message();
+    ExpectOk(added.status());
     std::vector<float> on_cpu(5, 1);
-    ASSERT_TRUE(rank.Allreduce("cpu", &on_cpu).status().ok());
+    ExpectOk(rank.Allreduce("cpu", &on_cpu).status());
     EXPECT_EQ(on_cpu, std::vector<float>(5, 3));
     if (rank.rank() == 2) return;
     Side side(&job, &rank);
@@ -198,8 +180,7 @@ TEST(GpuJob, ARankWithoutADriverIsNoHindrance) {
     entry.request.reduce_op = ReduceOp::kSum;
     entry.request.tensors.push_back({DType::kFloat32, {2000}});
     entry.tensors.push_back({sum, sum, 2000});
-    const Pending pending = rank.Submit(std::move(entry));
-    ASSERT_TRUE(pending.status().ok()) << pending.status().message();
+    ExpectOk(rank.Submit(std::move(entry)).status());
     EXPECT_EQ(side.Values<float>(sum, 2000), std::vector<float>(2000, 2));
   });
   job.ExpectNoFaults();
@@ -214,9 +195,7 @@ TEST(GpuJob, AJoinedRankWithoutADriverIsTold) {
             ? rank.Join().status()
             : side.Allreduce("sum", side.Tensor(std::vector<float>(9, 1)), 9)
                   .status();
-    EXPECT_NE(status.message().find("has no CUDA driver (libcuda.so.1)"),
-              std::string::npos)
-        << status.message();
+    ExpectSays(status, "has no CUDA driver (libcuda.so.1)");
     EXPECT_EQ(status.message().find("bug in tf_hvd"), std::string::npos);
   });
 }
@@ -226,10 +205,9 @@ TEST(GpuJob, AsynchronousErrorsEndTheJob) {
   GpuJob job(3, 9);
   std::promise<void> failed;
   auto has_failed = failed.get_future().share();
-  job.job.Run([&](Rank& rank) {
-    Side side(&job, &rank);
+  RunAll(&job, [&](Rank& rank, Side& side) {
     char* const bucket = side.Tensor(std::vector<float>(100, 0));
-    ASSERT_TRUE(side.Allreduce("first", bucket, 100).status().ok());
+    ExpectOk(side.Allreduce("first", bucket, 100).status());
     if (rank.rank() == 1) {
       job.nccl.FailAsync(1, 6);
       failed.set_value();
@@ -239,12 +217,10 @@ TEST(GpuJob, AsynchronousErrorsEndTheJob) {
     EXPECT_EQ(status.code(), StatusCode::kAborted);
     for (const char* words : {"allreduce 'second'", "remote process exited",
                               "said by a software NCCL"}) {
-      EXPECT_NE(status.message().find(words), std::string::npos)
-          << status.message();
+      ExpectSays(status, words);
     }
   });
   EXPECT_GT(job.nccl.aborts(), 0);
-  job.ExpectNoFaults();
 }
 
 // NCCL does not come back from an abort: the job ends all the same, and the
@@ -256,7 +232,7 @@ TEST(GpuJob, AbortsThatHangAreGivenUp) {
   job.job.Run([&](Rank& rank) {
     Side side(&job, &rank);
     char* const bucket = side.Tensor(std::vector<float>(100, 0));
-    ASSERT_TRUE(side.Allreduce("first", bucket, 100).status().ok());
+    ExpectOk(side.Allreduce("first", bucket, 100).status());
     if (rank.rank() == 1) {
       job.nccl.FailAsync(1, 6);
       EXPECT_FALSE(side.Allreduce("second", bucket, 100).status().ok());
@@ -279,10 +255,9 @@ TEST(GpuJob, AbortsThatHangAreGivenUp) {
 TEST(GpuJob, ADeadRankEndsTheJob) {
   GpuJob job(3, 10);
   std::atomic<int> ready{0};
-  job.job.Run([&](Rank& rank) {
-    Side side(&job, &rank);
+  RunAll(&job, [&](Rank& rank, Side& side) {
     char* const bucket = side.Tensor(std::vector<float>(100, 0));
-    ASSERT_TRUE(side.Allreduce("first", bucket, 100).status().ok());
+    ExpectOk(side.Allreduce("first", bucket, 100).status());
     ++ready;
     while (ready < 3) std::this_thread::yield();
     if (rank.rank() == 2) {
@@ -291,10 +266,8 @@ TEST(GpuJob, ADeadRankEndsTheJob) {
     }
     const Status status = side.Allreduce("second", bucket, 100).status();
     EXPECT_EQ(status.code(), StatusCode::kAborted);
-    EXPECT_NE(status.message().find("rank 2 (node0) died"), std::string::npos)
-        << status.message();
+    ExpectSays(status, "rank 2 (node0) died");
   });
-  job.ExpectNoFaults();
 }
 
 TEST(GpuJob, NoMemoryIsNamedWithItsCure) {
@@ -303,14 +276,10 @@ TEST(GpuJob, NoMemoryIsNamedWithItsCure) {
     Side side(&job, &rank);
     char* const bucket = side.Tensor(std::vector<float>(100, 0));
     if (rank.rank() == 0) job.gpu.FailAllocation();
-    ASSERT_TRUE(rank.Barrier("before").status().ok());
+    ExpectOk(rank.Barrier("before").status());
     const Status status = side.Allreduce("first", bucket, 100).status();
-    EXPECT_NE(status.message().find("TF_FORCE_GPU_ALLOW_GROWTH"),
-              std::string::npos)
-        << status.message();
-    EXPECT_NE(status.message().find("CUDA_ERROR_OUT_OF_MEMORY"),
-              std::string::npos)
-        << status.message();
+    ExpectSays(status, "TF_FORCE_GPU_ALLOW_GROWTH");
+    ExpectSays(status, "CUDA_ERROR_OUT_OF_MEMORY");
   });
 }
 

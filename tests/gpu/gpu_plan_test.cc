@@ -43,6 +43,8 @@ TEST(NcclCanDo, WhatTheCpuDoesAlike) {
         if (NcclCanDo(spec)) can += std::string(NameOf(op)) + " ";
       }
       EXPECT_EQ(can, table[i]) << NameOf(spec.reduce.dtype);
+      spec.reduce.op = ReduceOp::kAdasum;
+      EXPECT_FALSE(NcclCanDo(spec)) << NameOf(spec.reduce.dtype);
     }
   }
 }

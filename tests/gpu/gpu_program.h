@@ -1,7 +1,6 @@
 // Random collectives of tensors on GPUs: what each rank of a set gives, and
 // what is to come out, reckoned with buffer_ops on the host. Values are small
-// whole numbers, so that every sum is exact in every type; those of Adasum, see
-// adasum_reference.h.
+// whole numbers, so that every sum is exact in every type.
 #ifndef TF_HVD_TESTS_GPU_GPU_PROGRAM_H_
 #define TF_HVD_TESTS_GPU_GPU_PROGRAM_H_
 
@@ -13,7 +12,6 @@
 #include <vector>
 
 #include "compute/buffer_ops.h"
-#include "tests/gpu/adasum_reference.h"
 #include "tests/gpu/gpu_ranks.h"
 
 namespace tf_hvd {
@@ -165,41 +163,16 @@ class GpuProgram {
                                    : call.inputs[t].data() +
                                          begin * SizeOf(options.dtype));
     }
-    if (options.op == ReduceOp::kAdasum) {
-      return AdasumBytes(options, inputs, count);
-    }
     std::vector<char> result(count * SizeOf(options.dtype));
     ReduceInputs(AverageAsSum(options, members_.size()), inputs,
                  static_cast<int64_t>(count), result.data());
     return result;
   }
 
-  // What each member gives of a tensor.
-  std::vector<std::vector<char>> DrawInputs(const ReduceOptions& options,
-                                            size_t count) {
-    std::vector<std::vector<char>> inputs;
-    std::vector<int> base(count);
-    for (int& value : base) value = static_cast<int>(Draw(4));
-    for (size_t place = 0; place < members_.size(); ++place) {
-      inputs.push_back(options.op == ReduceOp::kAdasum
-                           ? AdasumNumbers(options.dtype, place,
-                                           members_.size(), base, &random_)
-                           : DrawNumbers(options.dtype, count));
-    }
-    return inputs;
-  }
-
   void Allreduce() {
-    ReduceOptions options = DrawOptions();
-    if (Draw(4) == 0 && IsFloating(options.dtype)) {
-      options.op = ReduceOp::kAdasum;
-    }
+    const ReduceOptions options = DrawOptions();
     std::vector<size_t> counts(tensors_);
     for (size_t& count : counts) count = DrawCount();
-    std::vector<std::vector<std::vector<char>>> given;  // by tensor, place
-    for (const size_t count : counts) {
-      given.push_back(DrawInputs(options, count));
-    }
     const bool in_place = Draw(2) == 0;
     const size_t joins = members_.size() > 1 ? Draw(4 * members_.size()) : 99;
     for (size_t place = 0; place < members_.size(); ++place) {
@@ -208,7 +181,7 @@ class GpuProgram {
       call.in_place = in_place;
       call.joined = place == joins;
       for (size_t t = 0; t < counts.size() && !call.joined; ++t) {
-        call.inputs.push_back(std::move(given[t][place]));
+        call.inputs.push_back(DrawNumbers(options.dtype, counts[t]));
         call.outputs.push_back(call.inputs.back().size());
       }
       call.point = [counts](const auto& inputs, const auto& outputs,
@@ -238,19 +211,12 @@ class GpuProgram {
       for (const auto& tensor : tensors) call.outputs.push_back(tensor.size());
       if (place == root) call.inputs = tensors;
       call.expected = tensors;
-      call.point = [](const auto& inputs, const auto& outputs,
-                      OperationSpec* spec) {
-        for (size_t t = 0; t < outputs.size(); ++t) {
-          spec->spans.push_back(
-              {inputs.empty() ? nullptr : inputs[t], outputs[t], 0});
-        }
-      };
-      const auto point = call.point;
-      call.point = [point, tensors](const auto& inputs, const auto& outputs,
-                                    OperationSpec* spec) {
-        point(inputs, outputs, spec);
+      call.point = [tensors](const auto& inputs, const auto& outputs,
+                             OperationSpec* spec) {
         for (size_t t = 0; t < tensors.size(); ++t) {
-          spec->spans[t].count = static_cast<int64_t>(tensors[t].size());
+          spec->spans.push_back({inputs.empty() ? nullptr : inputs[t],
+                                 outputs[t],
+                                 static_cast<int64_t>(tensors[t].size())});
         }
       };
     }

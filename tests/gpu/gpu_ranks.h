@@ -104,23 +104,13 @@ class GpuRank {
   // What was to come out, once the streams have gone to their end.
   void CheckResults() {
     for (const Result& result : results_) {
-      if (kept_ != nullptr) {
-        kept_->push_back(*result.got);
-        continue;
-      }
       EXPECT_TRUE(*result.got == result.expected) << result.what;
     }
     results_.clear();
     EXPECT_EQ(*rings_, ended_) << "nobody was rung for what has ended";
   }
-  // From now on results go there, and are not compared.
-  void KeepResults(Tensors* kept) { kept_ = kept; }
 
   GpuBackend* backend() { return &backend_; }
-  GpuDevices* devices() { return &devices_; }
-  CudaStream compute() const { return compute_; }
-  Operation* first() { return running_.front().operation.get(); }
-  void Forget() { running_.clear(); }
 
  private:
   struct Running {
@@ -173,10 +163,6 @@ class GpuRank {
     }
   }
 
-  std::vector<char> ExpectedOf(const Call& call, size_t i) const {
-    return kept_ == nullptr ? call.expected[i] : std::vector<char>();
-  }
-
   bool Look(Running* one) {
     Poll poll;
     const int rings = *rings_;
@@ -198,7 +184,7 @@ class GpuRank {
     for (size_t i = 0; i < one->outputs.size(); ++i) {
       const size_t bytes = one->call.outputs[i];
       results_.push_back({gpu_->Read(compute_, one->outputs[i], bytes),
-                          ExpectedOf(one->call, i), one->call.what});
+                          one->call.expected[i], one->call.what});
       gpu_->Write(compute_, one->outputs[i], std::vector<char>(bytes, 0x66));
     }
     for (size_t i = 0; i < one->inputs.size(); ++i) {
@@ -220,7 +206,6 @@ class GpuRank {
   const CudaStream compute_;
   std::list<Running> running_;
   std::vector<Result> results_;
-  Tensors* kept_ = nullptr;
 };
 
 // What a job's ranks have, besides the host's memory.

@@ -113,65 +113,6 @@ TEST_P(MpiCommunicators, BroadcastsFromEachRankDownATree) {
   }
 }
 
-TEST_P(MpiCommunicators, GathersInTheOrderOfTheRanks) {
-  MpiRanks ranks(GetParam());
-  Bytes all;
-  std::vector<char*> outputs;
-  for (int rank = 0; rank < ranks.size(); ++rank) {
-    const Bytes mine(2, static_cast<char>('a' + rank));
-    all.insert(all.end(), mine.begin(), mine.end());
-    GpuCall call;
-    call.kind = OpKind::kAllgather;
-    call.count = mine.size();
-    call.input = ranks.Tensor(rank, mine);
-    outputs.push_back(
-        ranks.Tensor(rank, Bytes(2 * static_cast<size_t>(ranks.size()), '-')));
-    call.output = outputs.back();
-    ranks.Put(rank, call);
-  }
-  ranks.Run();
-  for (int rank = 0; rank < ranks.size(); ++rank) {
-    EXPECT_EQ(
-        ranks.Values(rank, outputs[static_cast<size_t>(rank)], all.size()),
-        all);
-  }
-  ranks.ExpectNoFaults();
-}
-
-// Rank i sends j bytes to rank j: none to rank 0.
-TEST_P(MpiCommunicators, ExchangesPartsOfDifferentSizes) {
-  MpiRanks ranks(GetParam());
-  std::vector<char*> outputs;
-  std::vector<Bytes> expected;
-  for (int rank = 0; rank < ranks.size(); ++rank) {
-    GpuCall call;
-    call.kind = OpKind::kAlltoall;
-    Bytes sent;
-    Bytes gotten;
-    for (int peer = 0; peer < ranks.size(); ++peer) {
-      call.send.push_back(peer);
-      call.receive.push_back(rank);
-      sent.insert(sent.end(), static_cast<size_t>(peer),
-                  static_cast<char>('a' + rank));
-      gotten.insert(gotten.end(), static_cast<size_t>(rank),
-                    static_cast<char>('a' + peer));
-    }
-    call.input = ranks.Tensor(rank, sent);
-    outputs.push_back(ranks.Tensor(rank, Bytes(gotten.size(), '-')));
-    call.output = outputs.back();
-    expected.push_back(gotten);
-    ranks.Put(rank, call);
-  }
-  ranks.Run();
-  for (int rank = 0; rank < ranks.size(); ++rank) {
-    const Bytes& bytes = expected[static_cast<size_t>(rank)];
-    EXPECT_EQ(
-        ranks.Values(rank, outputs[static_cast<size_t>(rank)], bytes.size()),
-        bytes);
-  }
-  ranks.ExpectNoFaults();
-}
-
 INSTANTIATE_TEST_SUITE_P(, MpiCommunicators,
                          ::testing::Values(2, 3, 4, 5, 7, 8, 9));
 

@@ -38,3 +38,14 @@ def mutant_test(name, source, deps, srcs = [], table = "mutants.toml", **kwargs)
         deps = deps,
         **kwargs
     )
+
+def mutant_tests(flaws, of, **kwargs):
+    """A mutant_test for each flaw.
+
+    Args:
+      flaws: the source file of each, by its name.
+      of: what the label of a source begins with.
+      **kwargs: mutant_test's, for all of them.
+    """
+    for name, source in flaws.items():
+        mutant_test(name = name, source = of + source, **kwargs)

@@ -153,7 +153,7 @@ def run(options: argparse.Namespace) -> int:
     """By the machine's Python it looks for libraries, by the environment's it runs the parts."""
     store = options.store
     if INSIDE in os.environ:
-        return parts.Hour(store, libraries.read(store), options).all(options.parts)
+        return parts.Hour(store, libraries.read(store), options).run()
     installed = install.is_complete(store)
     if options.dry_run:
         return dry_run(options, installed)
@@ -188,7 +188,7 @@ def dry_run(options: argparse.Namespace, installed: bool) -> int:
     chosen.search[0] = str(store / "libraries")
     for key, value in settings(store, chosen).items():
         print(f"setting: {key}={value}")
-    return parts.Hour(store, chosen, options).all(options.parts)
+    return parts.Hour(store, chosen, options).dry_run()
 
 
 def rehearse_all(options: argparse.Namespace) -> int:

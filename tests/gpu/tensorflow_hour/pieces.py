@@ -1,17 +1,15 @@
 """A folder in pieces that can be brought one by one, and back.
 
 The pieces, one behind the other, are a tar archive compressed as xz: `cat piece-* | xz -dc | tar x`
-unpacks them too. They consist of blocks that several cores pack and unpack.
+unpacks them too.
 """
 
 from __future__ import annotations
 
-import concurrent.futures
 import hashlib
 import io
 import json
 import lzma
-import os
 import pathlib
 import shutil
 import sys
@@ -20,98 +18,42 @@ from collections.abc import Iterator
 from typing import Any
 
 MANIFEST = "manifest.json"
-BLOCK = 16 << 20
-AHEAD = 3  # blocks for each core that wait for their turn
 
 
 class PieceError(Exception):
     """What is wrong with a piece, and what to do."""
 
 
-def compress(block: bytes, preset: int) -> bytes:
-    # The first filter is for x86 code, of which most of it consists.
-    filters = [{"id": lzma.FILTER_X86}, {"id": lzma.FILTER_LZMA2, "preset": preset}]
-    return lzma.compress(block, lzma.FORMAT_XZ, lzma.CHECK_CRC64, filters=filters)
-
-
-class _Blocks(io.RawIOBase):
-    """What tarfile writes to: cuts it into blocks, which processes compress, in order."""
-
-    def __init__(self, pieces: _Pieces, block: int, preset: int) -> None:
-        super().__init__()
-        self._pieces, self._block, self._preset = pieces, block, preset
-        self._buffer = bytearray()
-        self._pool = concurrent.futures.ProcessPoolExecutor()
-        self._waiting: list[concurrent.futures.Future[bytes]] = []
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        self._buffer += data
-        while len(self._buffer) >= self._block:
-            self._submit(bytes(self._buffer[: self._block]))
-            del self._buffer[: self._block]
-        return len(data)
-
-    def _submit(self, block: bytes) -> None:
-        self._waiting.append(self._pool.submit(compress, block, self._preset))
-        while len(self._waiting) > AHEAD * (os.cpu_count() or 1):
-            self._pieces.add(self._waiting.pop(0).result())
-
-    def finish(self) -> None:
-        if self._buffer:
-            self._submit(bytes(self._buffer))
-        for one in self._waiting:
-            self._pieces.add(one.result())
-        self._pool.shutdown()
-
-
-class _Pieces:
-    """Puts compressed blocks into files of at most `limit` bytes."""
-
-    def __init__(self, folder: pathlib.Path, limit: int) -> None:
-        self._folder, self._limit = folder, limit
-        self.rows: list[dict[str, Any]] = []
-
-    def add(self, block: bytes) -> None:
-        if len(block) > self._limit:
-            raise SystemExit(f"a block of {len(block)} bytes does not fit a piece")
-        if not self.rows or self.rows[-1]["bytes"] + len(block) > self._limit:
-            name = f"piece-{len(self.rows) + 1:02}.xz"
-            self.rows.append({"name": name, "bytes": 0, "blocks": []})
-        row = self.rows[-1]
-        with (self._folder / row["name"]).open("ab") as file:
-            file.write(block)
-        row["bytes"] += len(block)
-        row["blocks"].append(len(block))
-
-
 def cut(
-    tree: pathlib.Path, folder: pathlib.Path, limit: int, about: dict[str, Any],
-    block: int = BLOCK, preset: int = 6,
-) -> dict[str, Any]:  # fmt: skip
+    tree: pathlib.Path, folder: pathlib.Path, limit: int, about: dict[str, Any], preset: int = 6
+) -> dict[str, Any]:
     """Writes folder/call-NN/, each with one piece and the manifest; the same tree, the same bytes.
 
     A folder for each call of the other machine: that is what one call brings.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for old in [*folder.glob("call-*"), *folder.glob("piece-*")]:
-        shutil.rmtree(old) if old.is_dir() else old.unlink()
-    pieces = _Pieces(folder, limit)
-    # What cannot be compressed still fits, and leaves little of a piece empty.
-    blocks = _Blocks(pieces, min(block, limit // 3), preset)
-    with tarfile.open(fileobj=blocks, mode="w|", format=tarfile.GNU_FORMAT) as archive:
+    for old in folder.glob("call-*"):
+        shutil.rmtree(old)
+    whole = folder / "whole.xz"
+    # The first filter is for x86 code, of which most of it consists.
+    filters = [{"id": lzma.FILTER_X86}, {"id": lzma.FILTER_LZMA2, "preset": preset}]
+    with (
+        lzma.open(whole, "wb", filters=filters) as file,
+        tarfile.open(fileobj=file, mode="w|", format=tarfile.GNU_FORMAT) as archive,
+    ):
         for path in sorted(tree.rglob("*")):
             archive.add(path, str(path.relative_to(tree)), recursive=False, filter=_plain)
-    blocks.finish()
-    for row in pieces.rows:
-        row["sha256"] = checksum(folder / row["name"])
-    manifest = {**about, "pieces": pieces.rows}
-    for number, row in enumerate(pieces.rows, start=1):
-        call = folder / f"call-{number:02}"
-        call.mkdir()
-        (folder / row["name"]).rename(call / row["name"])
+    rows: list[dict[str, Any]] = []
+    manifest = {**about, "pieces": rows}
+    with whole.open("rb") as file:
+        while part := file.read(limit):
+            number = len(rows) + 1
+            piece = folder / f"call-{number:02}" / f"piece-{number:02}.xz"
+            piece.parent.mkdir()
+            piece.write_bytes(part)
+            rows.append({"name": piece.name, "bytes": len(part), "sha256": checksum(piece)})
+    whole.unlink()
+    for call in folder.glob("call-*"):
         (call / MANIFEST).write_text(json.dumps(manifest, indent=1))
     return manifest
 
@@ -179,21 +121,19 @@ def missing(store: pathlib.Path) -> list[str]:
 
 
 class _Joined(io.RawIOBase):
-    """The archive that the pieces are, as tarfile reads it."""
+    """Files, one behind the other."""
 
-    def __init__(self, blocks: Iterator[bytes]) -> None:
+    def __init__(self, files: list[pathlib.Path]) -> None:
         super().__init__()
-        self._blocks, self._rest = blocks, memoryview(b"")
+        self._left = list(files)
+        self._file = io.BytesIO()
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        if not self._rest:
-            self._rest = memoryview(next(self._blocks, b""))
-        count = min(len(buffer), len(self._rest))
-        buffer[:count] = self._rest[:count]
-        self._rest = self._rest[count:]
+        while not (count := self._file.readinto(buffer)) and self._left:
+            self._file = io.BytesIO(self._left.pop(0).read_bytes())
         return count
 
 
@@ -203,35 +143,14 @@ def unpack(store: pathlib.Path, root: pathlib.Path) -> None:
     if absent:
         raise PieceError(f"still missing: {', '.join(absent)}")
     rows = read_manifest(store)["pieces"]
-    with concurrent.futures.ThreadPoolExecutor() as pool:  # lzma and hashlib leave the lock
-        sums = pool.map(lambda row: checksum(store / row["name"]), rows)
-        for row, sum_ in zip(rows, sums, strict=True):
-            if sum_ != row["sha256"]:
-                (store / row["name"]).unlink()
-                raise PieceError(f"{row['name']} is damaged (its SHA-256): bring it again")
-        joined = io.BufferedReader(_Joined(_in_order(pool, _packed(store, rows))), 1 << 20)
-        with tarfile.open(fileobj=joined, mode="r|") as archive:
-            filtered: Any = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}
-            archive.extractall(root, **filtered)
-
-
-def _packed(store: pathlib.Path, rows: list[dict[str, Any]]) -> Iterator[bytes]:
     for row in rows:
-        with (store / row["name"]).open("rb") as file:
-            for size in row["blocks"]:
-                yield file.read(size)
-
-
-def _in_order(
-    pool: concurrent.futures.ThreadPoolExecutor, packed: Iterator[bytes]
-) -> Iterator[bytes]:
-    waiting: list[concurrent.futures.Future[bytes]] = []
-    for one in packed:
-        waiting.append(pool.submit(lzma.decompress, one))
-        if len(waiting) > 2 * (os.cpu_count() or 1):
-            yield waiting.pop(0).result()
-    for last in waiting:
-        yield last.result()
+        if checksum(store / row["name"]) != row["sha256"]:
+            (store / row["name"]).unlink()
+            raise PieceError(f"{row['name']} is damaged (its SHA-256): bring it again")
+    joined = io.BufferedReader(_Joined([store / row["name"] for row in rows]), 1 << 20)
+    with lzma.open(joined) as file, tarfile.open(fileobj=file, mode="r|") as archive:
+        filtered: Any = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}
+        archive.extractall(root, **filtered)
 
 
 def say_what_is_missing(store: pathlib.Path) -> None:

@@ -10,8 +10,10 @@ import os
 import pathlib
 import subprocess
 
-import parts  # which puts run_gpu's folder on the path
-import run_gpu
+import parts  # which puts the folder of these on the path
+from gpu_machine import call
+from gpu_parts import read_plainly
+from step_runner import tell
 
 NAMES = ("libcuda.so.1", "libcudart.so.12", "libnvidia-ml.so.1")
 LIMIT = 300
@@ -36,7 +38,7 @@ def rehearse(store: pathlib.Path, software: pathlib.Path, given: dict[str, str])
     driver, environment = store / "driver", store / "environment"
     build_driver(software, driver)
     search = f"{environment / 'stand_ins'}:{driver}"
-    table = run_gpu.Table()
+    failed = 0
     for name, ranks, gpus, settings in (
         ("1 rank", 1, 1, {}),
         ("2 ranks, host", 2, 1, {"TF_HVD_NCCL": "0"}),
@@ -46,8 +48,10 @@ def rehearse(store: pathlib.Path, software: pathlib.Path, given: dict[str, str])
         command += [str(environment / "bin" / "python"), str(parts.HERE / "collectives.py")]
         all_settings = {**given, **settings, "LD_LIBRARY_PATH": search}
         all_settings |= {"TF_HVD_SOFTWARE_GPUS": str(gpus), "TF_CPP_MIN_LOG_LEVEL": "2"}
-        code, output = run_gpu.call(command, LIMIT, all_settings)
-        passed = code == 0 and output.count(" results exact") == ranks
-        said = run_gpu.closing_line(output)
-        table.add(f"rehearsal, {name}", "passed" if passed else "failed", said, output)
-    return table.end()
+        code, output = call(command, LIMIT, all_settings)
+        outcome = read_plainly(code or int(output.count(" results exact") != ranks), output)
+        tell(f"rehearsal, {name}", outcome.result, outcome.figure)
+        if outcome.result == "failed":
+            failed = 1
+            print(output[-6000:])
+    return failed

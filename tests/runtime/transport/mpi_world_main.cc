@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -151,48 +152,6 @@ void CheckAllreduce(const Job& job) {
   }
 }
 
-// Of one value on each rank, 1 + rank, after which the sum is scaled.
-template <typename T>
-void CheckScaled(const Job& job, DType dtype) {
-  const Topology& topology = job.world->topology();
-  std::vector<int> ranks(static_cast<size_t>(topology.size));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  Collectives data(job.world->backends());
-  ReduceOptions options;
-  options.dtype = dtype;
-  options.op = ReduceOp::kAverage;
-  options.prescale = 3.0;
-  options.postscale = 4.0;
-  std::vector<T> values(300, static_cast<T>(1 + topology.rank));
-  Check(job, data.Allreduce(ranks, {{values.data(), values.data(), 300}},
-                            options, MakeMeanwhile(job)));
-  const T expected = static_cast<T>(6 * (topology.size + 1));
-  for (const T value : values) {
-    Check(job, value == expected,
-          std::string("a wrong average of ") + NameOf(dtype));
-  }
-  options = ReduceOptions();
-  options.dtype = dtype;
-  options.op = ReduceOp::kMax;
-  values.assign(300, static_cast<T>(1 + topology.rank));
-  Check(job, data.Allreduce(ranks, {{values.data(), values.data(), 300}},
-                            options, MakeMeanwhile(job)));
-  Check(job, values[299] == static_cast<T>(topology.size), "a wrong maximum");
-}
-
-void CheckTypes(const Job& job) {
-  CheckScaled<uint8_t>(job, DType::kUint8);
-  CheckScaled<int8_t>(job, DType::kInt8);
-  CheckScaled<uint16_t>(job, DType::kUint16);
-  CheckScaled<int16_t>(job, DType::kInt16);
-  CheckScaled<uint32_t>(job, DType::kUint32);
-  CheckScaled<int32_t>(job, DType::kInt32);
-  CheckScaled<uint64_t>(job, DType::kUint64);
-  CheckScaled<int64_t>(job, DType::kInt64);
-  CheckScaled<float>(job, DType::kFloat32);
-  CheckScaled<double>(job, DType::kFloat64);
-}
-
 void CheckTopology(const Job& job) {
   const Topology& topology = job.world->topology();
   if (!job.members.ranks.has_value()) {
@@ -218,7 +177,6 @@ void Collectives(Job* job) {
   Check(*job, !job->info.cuda_aware, "it claims to be CUDA-aware");
   PushThroughEdges(*job);
   CheckAllreduce(*job);
-  CheckTypes(*job);
   Check(*job, !job->world->PollAbort(), "an abort out of nothing");
   job->world->Finalize(true);
   job->world.reset();
@@ -436,29 +394,20 @@ int Main(const std::string& mode, const std::string& shims) {
   job.shims = shims;
   Check(job, ReadConfig(&job.config));
   Check(job, ReadLaunchInfo(&job.launch));
-  if (mode == "collectives") {
-    Collectives(&job);
-  } else if (mode == "part") {
-    Part(&job);
-  } else if (mode == "outsider") {
-    Outsider(&job);
-  } else if (mode == "gives_up") {
-    GivesUp(&job);
-  } else if (mode == "stopped") {
-    Stopped(&job);
-  } else if (mode == "death") {
-    Death(&job);
-  } else if (mode == "raise") {
-    Raise(&job);
-  } else if (mode == "alone") {
-    Alone(&job);
-  } else if (mode == "reuse") {
-    Reuse(&job);
-  } else if (mode == "refused") {
-    Refused(&job);
-  } else {
-    Fail(job, "no such mode: " + mode);
-  }
+  const std::map<std::string, void (*)(Job*)> modes = {
+      {"collectives", Collectives},
+      {"part", Part},
+      {"outsider", Outsider},
+      {"gives_up", GivesUp},
+      {"stopped", Stopped},
+      {"death", Death},
+      {"raise", Raise},
+      {"alone", Alone},
+      {"reuse", Reuse},
+      {"refused", Refused}};
+  const auto found = modes.find(mode);
+  if (found == modes.end()) Fail(job, "no such mode: " + mode);
+  found->second(&job);
   return 0;
 }
 

@@ -144,7 +144,9 @@ TEST_P(TwoLevelShapes, OperationsOfOverlappingSetsInFlight) {
   Cluster cluster(nodes);
   RunRanks(cluster.size(), [&](int rank) {
     const auto& backends = cluster.backends[static_cast<size_t>(rank)];
-    Juggler juggler(rank, sets, backends, backends.back()->window());
+    // Ten shapes: of each a third of what in_flight_test.cc makes.
+    Juggler juggler(rank, sets, backends, backends.back()->window(),
+                    kOperations / 3);
     while (juggler.busy()) juggler.Turn();
   });
 }
