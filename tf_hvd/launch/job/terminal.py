@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tf_hvd.core import error_text
-from tf_hvd.launch.job.log_lines import LogLines, label
+from tf_hvd.launch.job.log_lines import CHATTER, LogLines, label
 from tf_hvd.launch.machine.lines import (
     LABEL,
     PIECE,
@@ -48,11 +48,6 @@ _BANNERS = (
 )
 # MPICH's launcher says it on its standard output.
 _MPICHS_BANNER = b"\n" + b"=" * 83 + b"\n=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n"
-# Lines that are not a rank's reason to end: TensorFlow's of lower levels.
-_CHATTER = re.compile(
-    r"([IW]\d{4} |[\d-]{10} [\d:.]+: [IW] |WARNING: All log messages before"
-    r"|To enable the following instructions:)|\W*$"
-)
 
 
 @dataclass(frozen=True)
@@ -228,7 +223,7 @@ class Screen:
 
     def _note(self, who: int, lines: Iterable[str]) -> None:
         for line in lines:
-            if line.strip() and not _CHATTER.match(line):
+            if line.strip() and not CHATTER.match(line):
                 self.last_words[who] = LastWords(line.strip())
 
     def _tell_same(self) -> None:
