@@ -8,6 +8,7 @@ kept back: tf_hvd run says it better (explain.py).
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 import time
@@ -318,8 +319,8 @@ class _Output:
         return waits
 
 
-class Terminal:
-    """Reads what a job prints and shows it on this process's outputs.
+class Terminal(contextlib.AbstractContextManager["Terminal"]):
+    """Reads what a job prints and shows it on this process's outputs. A context.
 
     Each has a thread of its own: where nobody reads the output, errors are shown all the same. What
     cannot be written is dropped, and kept in mind.
@@ -344,6 +345,12 @@ class Terminal:
             threading.Thread(target=serve, name="terminal", daemon=True)
             for serve in (self._serve, self._output.serve)
         ]
+
+    def __exit__(self, *_: object) -> None:
+        if self._threads[0].ident is None:  # the job was refused: nobody reads
+            for reader in (self._reader, self._output):
+                reader.stop()
+                reader.finish()
 
     @property
     def lost(self) -> dict[str, int]:
