@@ -248,7 +248,9 @@ class Screen:
         if self._stands is not speaker:
             self._end_line()
         new = self._stands is None or speaker.at_start
-        self.write((self._label(speaker) if new else "") + text)
+        if new and self.marked and speaker.who is not None:
+            text = label([speaker.who]) + text
+        self.write(text)
         self._stands, speaker.at_start = speaker, False
 
     def _redraw(self, speaker: _Speaker, line: str) -> None:
@@ -266,9 +268,6 @@ class Screen:
             self.write("\n")
             self._stands.at_start = True
             self._stands = None
-
-    def _label(self, speaker: _Speaker) -> str:
-        return label([speaker.who]) if self.marked and speaker.who is not None else ""
 
     def _show_of(self, ranks: Sequence[int], line: str) -> None:
         """Shows a line of several ranks, or of one."""
