@@ -16,7 +16,6 @@ from tf_hvd.observe import recording
 
 
 def add_command(commands: Any) -> None:
-    """Adds `dump` to the commands of the parser."""
     parser = commands.add_parser(
         "dump",
         help="copy the last collectives of a job that runs",

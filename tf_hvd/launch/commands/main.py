@@ -51,7 +51,6 @@ class _Print(argparse.Action):
     """Prints the text that the function `const` returns, and ends the process with exit code 0."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        """Prints, and ends."""
         print(self.const())
         parser.exit()
 
