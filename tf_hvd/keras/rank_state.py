@@ -222,9 +222,10 @@ class RankStates:
         _restore_callbacks(self._callbacks, {**shared, **own})
         variables = _variables(self._model)
         for name in variables.keys() & own.keys():
-            variables[name].assign(own.pop(name))
+            variables[name].assign(own[name])
         self._snapshot.restore_random_numbers(own)
-        self._snapshot.restore(own)
+        # Without callbacks' values and variables, which are large: it keeps what nobody follows.
+        self._snapshot.restore({name: part for name, part in own.items() if "/" not in name})
         return None if epoch is None else int(epoch)
 
     def _read(self, path: str) -> list[bytes]:
