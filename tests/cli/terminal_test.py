@@ -1,5 +1,6 @@
 """What `tf_hvd run` shows of what ranks and the MPI's launcher print."""
 
+import gc
 import os
 import re
 import threading
@@ -472,6 +473,16 @@ def test_no_finished_line_is_lost(events):
             for word in re.findall(r"<\d+>", line.rpartition("\r")[2])
         ]
         assert [word for word in re.findall(r"<\d+>", shown.text) if word in wanted] == wanted
+
+
+def test_a_refused_start_leaves_no_files_open():
+    """Four, for each start of an elastic job that was refused."""
+    gc.collect()
+    before = os.listdir("/proc/self/fd")
+    with Terminal():
+        pass
+    gc.collect()  # closes what waits for the pipes
+    assert os.listdir("/proc/self/fd") == before
 
 
 def test_all_that_was_written_is_there_at_the_end(capfd, monkeypatch):

@@ -18,7 +18,9 @@ def tell_joined(rank: int) -> None:
     """
     if config.alone():
         return _tell(contract.ALONE)
-    tell_of_rank(contract.JOINED, rank, segments=_shared_memory())
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        segments = sorted(contract.segments_in(maps))  # MPI's, for our own are gone already
+    tell_of_rank(contract.JOINED, rank, segments=segments)
 
 
 def tell_exception(rank: int | None, text: str, where: str) -> None:
@@ -55,10 +57,3 @@ def _tell(what: str, load: bytes = b"", **more: object) -> None:
     if job := config.launcher_job():
         said = {"do": what, "process": os.getpid(), "time": time.time_ns(), **more}
         messages.tell(job, said, load)
-
-
-def _shared_memory() -> list[str]:
-    """The names in /dev/shm that this process uses: MPI's, for our own are gone already."""
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-        paths = {line.rstrip("\n").partition("/dev/shm/")[2] for line in maps}
-    return sorted(path for path in paths if path and not path.endswith(" (deleted)"))

@@ -1,4 +1,4 @@
-"""What launcher, agent, ranks and the native library call each other: names, and nothing else.
+"""What launcher, agent, ranks and the native library call each other: names, and how to find them.
 
 The standard library alone, and none of this package: the launcher's parts that an isolated Python
 runs as files load it by its path. The native library's names are in base/contract.h; a test
@@ -6,6 +6,7 @@ compares the two, and that no other file writes such a name out.
 """
 
 import struct
+from collections.abc import Iterable
 
 # Environment variables. No settings: each process of a job is told them by the one that starts it.
 JOB = "TF_HVD_JOB"
@@ -39,6 +40,13 @@ PRELOADED = "libtf_hvd_listen.so"
 
 # How MPICH, Open MPI, Open MPI before 5 and Intel MPI name their shared memory.
 MPI_SEGMENTS = ("mpich_shm_", "sm_segment.", "vader_segment.", "Intel_MPI_")
+
+
+def segments_in(maps: Iterable[str]) -> set[str]:
+    """The names in /dev/shm that a process uses, by the lines of its `maps` in /proc."""
+    names = {line.rstrip("\n").partition("/dev/shm/")[2] for line in maps}
+    return {name for name in names if name and not name.endswith(" (deleted)")}
+
 
 START_AGAIN = 75
 """The exit code of ranks that are to be started again: EX_TEMPFAIL of sysexits.h."""

@@ -217,14 +217,9 @@ def own_folder(path: str) -> Iterator[int]:
         os.close(folder)
 
 
-def _kind(about: os.stat_result) -> str:
-    if stat.S_ISREG(about.st_mode):
-        return ""
-    return _KINDS.get(stat.S_IFMT(about.st_mode), "something else")
-
-
 def _check_file(path: str | os.PathLike[str], about: os.stat_result) -> None:
-    if kind := _kind(about):
+    if not stat.S_ISREG(about.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(about.st_mode), "something else")
         raise FileError(path, f"is {kind}, not a file")
 
 

@@ -101,7 +101,7 @@ class _UpdateBatchState(data_order.FollowsData):
         self._resumed: dict[str, Any] | None = None
         self._samplers: list[Any] = []
         self._before = 0  # batches that are done, and that this `fit` does not count
-        state.follow("fit", self._collect, self._restore)
+        state.follow("fit", lambda: self._place.collect(self.model), self._restore)
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._samplers = self.state.samplers()
@@ -143,9 +143,6 @@ class _UpdateBatchState(data_order.FollowsData):
 
     def on_train_end(self, logs: Any = None) -> None:
         data_order.let_epochs_differ(False)
-
-    def _collect(self) -> dict[str, Any]:
-        return self._place.collect(self.model)
 
     def _restore(self, collected: dict[str, Any]) -> None:
         self._resumed = collected

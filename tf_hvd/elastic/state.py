@@ -20,7 +20,9 @@ from tf_hvd.elastic.commits import Contents
 from tf_hvd.elastic.engine import Engine, Restored
 from tf_hvd.elastic.sampler import ElasticSampler
 from tf_hvd.elastic.variables import Reader, assign, named
-from tf_hvd.keras import compat, rank_state
+from tf_hvd.keras import compat
+from tf_hvd.keras.rank_state import snapshot_of
+from tf_hvd.training.snapshot import Snapshot
 
 # Where Horovod calls something of no use here.
 Unused = Any
@@ -148,9 +150,7 @@ class ObjectState(State):
             setattr(self, name, value)
         self._names = list(kwargs)
         self._local: list[Any] = []
-        # What else is each rank's own: what gives it, and takes it back, by name.
-        self._followed: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {}
-        self._taken: dict[str, Any] = {}  # of a commit, for who is not here yet
+        self._rank_own = self._snapshot()
         self._was_resized = False
         self._had: frozenset[str] = frozenset()  # its own, of a commit, among what may be its own
         self._saved: tuple[bytes, dict[str, np.ndarray]] | None = None
@@ -172,9 +172,7 @@ class ObjectState(State):
             collect: gives what is saved, a picklable value.
             restore: gets it after a restart, if the job has as many ranks as before.
         """
-        self._followed[name] = collect, restore
-        if name in self._taken:
-            restore(self._taken.pop(name))
+        self._rank_own.follow(name, collect, restore)
 
     def samplers(self) -> list[ElasticSampler]:
         """Those among the values."""
@@ -225,9 +223,9 @@ class ObjectState(State):
     def _broadcast(self) -> None:
         """Gives all ranks the variables of rank 0."""
 
-    def _model(self) -> Any:
-        """Whose layers have random numbers of their own; None: nobody's."""
-        return None
+    def _snapshot(self) -> Snapshot:
+        """What is each rank's own, besides variables."""
+        return Snapshot()
 
     def _begin(self) -> None:
         """From now on it counts whether somebody assigns to a variable."""
@@ -266,9 +264,9 @@ class ObjectState(State):
         found = self._variables()
         chosen = found.all if whole else found.chosen(found.own | found.maybe_own)
         values = self._read(chosen)
-        own: dict[str, Any] = {"random": rank_state.random_entries(self._model())}
+        own: dict[str, Any] = {"random": self._rank_own.random_numbers()}
         own["variables"] = {name: np.array(values[name]) for name in found.own}
-        own["followed"] = {name: collect() for name, (collect, _) in self._followed.items()}
+        own["followed"] = self._rank_own.collect()
         return Contents(self._pickled(), values, own, found.maybe_own)
 
     def _take(self, restored: Restored) -> None:
@@ -284,10 +282,8 @@ class ObjectState(State):
             values |= {name: np.zeros_like(restored.arrays[name]) for name in found.sums}
         assign(self._session, found.all, values)
         self._unpickle(restored.objects)
-        rank_state.restore_random(self._model(), own.get("random", {}))
-        self._taken = dict(own.get("followed", {})) if restored.same_size else {}
-        for name in self._taken.keys() & self._followed.keys():
-            self._followed[name][1](self._taken.pop(name))
+        self._rank_own.restore_random_numbers(own.get("random", {}))
+        self._rank_own.restore(own.get("followed", {}) if restored.same_size else {})
 
 
 class TensorFlowState(ObjectState):
@@ -345,19 +341,9 @@ class TensorFlowKerasState(ObjectState):
         if self.optimizer is not None:
             compat.build_optimizer(self.optimizer, model.trainable_variables)
         super().__init__(**kwargs)
-        if self.optimizer is not None:
-            self.follow("passes", self._collect_passes, self._restore_passes)
 
-    def _model(self) -> Any:
-        return self.model
-
-    def _collect_passes(self) -> Any:
-        return [each.collect() for each in compat.aggregations_of(self.optimizer)]
-
-    def _restore_passes(self, collected: Any) -> None:
-        aggregations = compat.aggregations_of(self.optimizer)
-        for each, found in zip(aggregations, collected, strict=False):
-            each.restore(found)
+    def _snapshot(self) -> Snapshot:
+        return snapshot_of(self.model, self.optimizer)
 
     def _variables(self) -> _Variables:
         optimizer = self.optimizer

@@ -1,9 +1,9 @@
 """What a resumed `fit` needs besides the model of the first rank.
 
 - Of callbacks: what decides when they act next, such as `best` and `wait` of EarlyStopping.
-- Of each rank: its random numbers, the place in its data, and the variables of the model and the
-  optimizer that are not those of the first rank (moving statistics, seeds, variables that are
-  local, sums of gradients of an update that is not complete).
+- Of each rank: what training/snapshot.py collects, and the variables of the model and the optimizer
+  that are not those of the first rank (moving statistics, seeds, variables that are local, Keras'
+  sums of gradients of an update that is not complete).
 
 Each is an entry, a plain value under a name. A rank's callbacks are mostly those of the first
 rank, so its entries are only those that differ.
@@ -11,11 +11,9 @@ rank, so its entries are only those that differ.
 
 import hashlib
 import os
-import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tf_hvd.collectives.objects import Title, broadcast_object
@@ -26,8 +24,9 @@ from tf_hvd.core.tensorflow_hooks import tf_variable
 from tf_hvd.keras import compat, plain_values
 from tf_hvd.keras.data_order import Place
 from tf_hvd.training import agreement
+from tf_hvd.training.snapshot import Snapshot
 
-_CALLBACK, _VARIABLE, _SEED = "callback/", "variable/", "variable/seed/"
+_CALLBACK, _VARIABLE, _SEED, _PLACE = "callback/", "variable/", "variable/seed/", "place"
 Entries = dict[str, Any]
 
 
@@ -76,10 +75,6 @@ def _restore_callbacks(callbacks: Sequence[Any], entries: Mapping[str, Any]) -> 
                 setattr(callback, key, value)
 
 
-def _digest(data: bytes) -> bytes:
-    return hashlib.sha256(data).digest()
-
-
 def _variables(model: Any) -> dict[str, Any]:
     """All that determines how training goes on, by names that a new process gives again."""
     optimizer = getattr(model, "optimizer", None)
@@ -113,32 +108,12 @@ def _variable_entries(model: Any, others: Mapping[str, int]) -> Entries:
     }
 
 
-def random_entries(model: Any) -> Entries:
-    """The random numbers of this rank that are not among the model's variables; None: no model."""
-    found = {} if model is None else compat.random_states(model)
-    states = {name: state.numpy() for name, state in found.items()}
-    return {"python": random.getstate(), "numpy": np.random.get_state(), "states": states}
-
-
-def restore_random(model: Any, entries: Mapping[str, Any]) -> None:
-    """Takes back what `random_entries` gave, if that is among the entries."""
-    if "python" not in entries:
-        return
-    random.setstate(entries["python"])
-    np.random.set_state(entries["numpy"])
-    there = {} if model is None else compat.random_states(model)
-    for name, value in entries["states"].items():
-        if name in there:
-            there[name].assign(value)
-
-
-def _restore_own(model: Any, place: Place, entries: Mapping[str, Any]) -> None:
-    variables = _variables(model)
-    for name in variables.keys() & entries.keys():
-        variables[name].assign(entries[name])
-    restore_random(model, entries)
-    if "place" in entries:
-        place.take_up(entries["place"])
+def snapshot_of(model: Any, optimizer: Any) -> Snapshot:
+    """What is a rank's own besides variables, of a model and its optimizer; None: it has none."""
+    return Snapshot(
+        lambda: compat.random_states(model),
+        None if optimizer is None else lambda: compat.aggregations_of(optimizer),
+    )
 
 
 def _updates(model: Any) -> int:
@@ -166,7 +141,11 @@ class RankStates:
     ) -> None:
         self._callbacks = callbacks
         self._model = model
-        self._in_epoch = place
+        self._epoch = 0
+        self._snapshot = snapshot_of(model, getattr(model, "optimizer", None))
+        self._snapshot.follow(
+            _PLACE, lambda: {**place.collect(model), "epoch": self._epoch}, place.take_up
+        )
         self._process_set = process_set
         self._ranks = [0] if process_set is None else list(process_set.ranks or ())
         self._place: int = 0 if process_set is None else process_set.rank() or 0
@@ -191,12 +170,13 @@ class RankStates:
           epoch: the one that is next, or that they are in.
         """
         states = _callback_entries(self._callbacks)
-        mine = {name: _digest(each) for name, each in states.items()}
+        mine = {name: hashlib.sha256(each).digest() for name, each in states.items()}
         digests, bits = self._of(0, (mine, _fingerprints(self._model)))
+        self._epoch = epoch
         self._own = {
-            **random_entries(self._model),
+            **self._snapshot.random_numbers(),
             **_variable_entries(self._model, bits),
-            "place": {**self._in_epoch.collect(self._model), "epoch": epoch},
+            **self._snapshot.collect(),
         }
         differing = {name: states[name] for name in states if mine[name] != digests.get(name)}
         sent = plain_values.dumps(self._own | differing)
@@ -230,7 +210,7 @@ class RankStates:
         encoded = self._read(path) if self._place == 0 else []
         first, others = plain_values.loads(encoded[0]) if encoded else {}, encoded[1:]
         shared = {name: value for name, value in first.items() if name.startswith(_CALLBACK)}
-        mine = first.get("place", {}).get("epoch")
+        mine = first.get(_PLACE, {}).get("epoch")
         count, shared, epoch = self._of(0, (len(encoded), shared, mine))
         own: Entries = {}
         if count == len(self._ranks):
@@ -240,7 +220,12 @@ class RankStates:
                 if place == self._place:
                     own = plain_values.loads(sent)
         _restore_callbacks(self._callbacks, {**shared, **own})
-        _restore_own(self._model, self._in_epoch, own)
+        variables = _variables(self._model)
+        for name in variables.keys() & own.keys():
+            variables[name].assign(own[name])
+        self._snapshot.restore_random_numbers(own)
+        # Without callbacks' values and variables, which are large: it keeps what nobody follows.
+        self._snapshot.restore({name: part for name, part in own.items() if "/" not in name})
         return None if epoch is None else int(epoch)
 
     def _read(self, path: str) -> list[bytes]:

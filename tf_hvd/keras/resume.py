@@ -267,22 +267,18 @@ class BackupAndRestore(FollowsData):
     # Keras calls these at its place in the list: outside of `fit` nobody else calls the above.
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Restores, outside of `fit`."""
         if self._callbacks is None:
             self.begin(logs)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Writes on rank 0, outside of `fit`."""
         if self._callbacks is None:
             self.batch_end(batch, logs)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Writes on rank 0, outside of `fit`."""
         if self._callbacks is None:
             self.epoch_end(epoch, logs)
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Deletes the backup, outside of `fit`."""
         if self._callbacks is None:
             self.end(logs)
 

@@ -41,14 +41,11 @@ def scaled(build: Builder, tensor: str, dtype: tf.DType, factors: tuple[float, f
         return tensor
     tensor = build.cast(tensor, dtype, held)
     for i, factor in enumerate(wanted):
-        tensor = _product(build, tensor, scales.in_type(factor, held), held, i)
+        value = scales.in_type(factor, held)
+        # Of two products in a row TensorFlow would make one, which rounds otherwise.
+        op = "MulNoNan" if i and value else "Mul"
+        tensor = build.add(op, [tensor, build.constant(value, held)], "z", T=held)
     return build.cast(tensor, held, dtype)
-
-
-def _product(build: Builder, tensor: str, factor: Any, held: tf.DType, stage: int) -> str:
-    # Of two products in a row TensorFlow would make one, which rounds otherwise.
-    op = "MulNoNan" if stage and factor else "Mul"
-    return build.add(op, [tensor, build.constant(factor, held)], "z", T=held)
 
 
 def _wide_product(build: Builder, wide: str, factor: float) -> str:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import tf_hvd_command
 from tf_hvd.bench.settings import OTHER_LIBRARIES, TRAININGS, Plan, Settings
 from tf_hvd.bench.workloads import MODES
+from tf_hvd.launch.commands.argument_types import rank_count, whole
 from tf_hvd.launch.errors import UsageError
 
 _SIZES = "4,1K,64K,1M,16M,64M"
@@ -19,14 +20,11 @@ _IN_JOB = "--in-job"
 _FAILED = 1
 
 
-def add_command(
-    commands: Any, rank_count: Callable[[str], int], start_words: Callable[[Sequence[str]], int]
-) -> None:
+def add_command(commands: Any, start_words: Callable[[Sequence[str]], int]) -> None:
     """Adds `bench` to the commands of the parser.
 
     Args:
         commands: the parser's.
-        rank_count: reads `-np`.
         start_words: does what a command line of `tf_hvd` says, and returns the exit code.
     """
     parser = commands.add_parser(
@@ -69,10 +67,7 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number")
-    return int(text)
+_count = whole("a number")
 
 
 def _repetitions(text: str) -> int:

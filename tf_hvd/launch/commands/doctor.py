@@ -26,6 +26,7 @@ from typing import Any, BinaryIO
 from rich.console import Console
 
 from tf_hvd.launch.commands import dump_report
+from tf_hvd.launch.commands.argument_types import whole
 from tf_hvd.launch.commands.doctor_findings import (
     NOTE,
     OK,
@@ -69,18 +70,12 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON, for a bug report")
     parser.add_argument(
         "--limit",
-        type=_seconds,
+        type=whole("a positive number of seconds", 1),
         default=_LIMIT,
         metavar="SECONDS",
         help=f"how long TensorFlow, MPI and CUDA may take to answer (default {_LIMIT})",
     )
     parser.set_defaults(start=_start, parser=parser)
-
-
-def _seconds(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
-    return int(text)
 
 
 def _start(options: argparse.Namespace) -> int:

@@ -19,7 +19,7 @@ from typing import Any, TextIO
 
 
 def _tensorflow() -> Any:
-    return importlib.import_module("tensorflow").__version__
+    return importlib.import_module("tensorflow")
 
 
 def _native() -> Any:
@@ -49,12 +49,8 @@ def _mpi() -> Any:
     return {"error": error if code else "", "path": path, "version": version}
 
 
-def _gpu() -> Any:
-    return _native().gpu_report(_basics().nccl_candidates())
-
-
 def _tensorflow_gpus() -> Any:
-    tf = importlib.import_module("tensorflow")
+    tf = _tensorflow()
     return {
         "built_with_cuda": tf.test.is_built_with_cuda(),
         "count": len(tf.config.list_physical_devices("GPU")),
@@ -96,7 +92,7 @@ def main(cores: int) -> None:
     """Asks one after the other, what may hang last; the first two are needed for the others."""
     facts = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    if not _answer(facts, "tensorflow", _tensorflow):
+    if not _answer(facts, "tensorflow", lambda: _tensorflow().__version__):
         return
     if not _answer(facts, "native", lambda: str(_native().DIRECTORY)):
         return
@@ -105,7 +101,7 @@ def main(cores: int) -> None:
         _answer(facts, f"shared_bytes_{ranks}", functools.partial(_shared_bytes, ranks))
     _answer(facts, "first_cores", _first_cores)
     _answer(facts, "mpi", _mpi)
-    _answer(facts, "gpu", _gpu)
+    _answer(facts, "gpu", lambda: _native().gpu_report(_basics().nccl_candidates()))
     _answer(facts, "tensorflow_gpus", _tensorflow_gpus)
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from tf_hvd.core import files
+from tf_hvd.launch.commands.argument_types import whole
 from tf_hvd.launch.errors import UsageError
 from tf_hvd.launch.machine import proc, rank
 from tf_hvd.observe import recording
 
 
 def add_command(commands: Any) -> None:
-    """Adds `dump` to the commands of the parser."""
     parser = commands.add_parser(
         "dump",
         help="copy the last collectives of a job that runs",
@@ -27,7 +27,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "job",
         nargs="?",
-        type=_process,
+        type=whole("the number of a process"),
         metavar="JOB",
         help="the process of `tf_hvd run`, mpirun or srun, or of one of the ranks (may be left "
         "out where one job runs)",
@@ -39,12 +39,6 @@ def add_command(commands: Any) -> None:
         help="where a folder for the job is made (default: here)",
     )
     parser.set_defaults(start=_start, parser=parser)
-
-
-def _process(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not the number of a process")
-    return int(text)
 
 
 @dataclass

@@ -46,7 +46,6 @@ def _explained(folder: Path) -> tuple[Dump, Sequence[Recording], failure.Failure
 
 
 def page(recordings: Sequence[Recording], found: failure.Failure) -> list[str]:
-    """What went wrong, in lines."""
     lines = [found.sentence, ""]
     width = max((len(row.title) for row in found.rows), default=0)
     for row in found.rows:
@@ -64,7 +63,6 @@ def page(recordings: Sequence[Recording], found: failure.Failure) -> list[str]:
 
 
 def _about(one: Recording) -> str:
-    """A rank in a line."""
     text = f"rank {one.rank} ({one.host}, process {one.process}): {one.made} calls; "
     text += {THROUGH: "left", FAILED: "failed"}.get(one.state, "never left")
     if one.left:

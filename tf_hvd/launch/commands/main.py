@@ -11,11 +11,12 @@ import os
 import pathlib
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from tf_hvd.core import wheels
 from tf_hvd.launch.commands import bench, doctor, dump, strip_ops, timeline
+from tf_hvd.launch.commands.argument_types import rank_count, seconds, whole
 from tf_hvd.launch.elastic import driver as elastic_driver
 from tf_hvd.launch.errors import UsageError
 from tf_hvd.launch.job import interpreter, run, supervise
@@ -50,7 +51,6 @@ class _Print(argparse.Action):
     """Prints the text that the function `const` returns, and ends the process with exit code 0."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        """Prints, and ends."""
         print(self.const())
         parser.exit()
 
@@ -59,30 +59,6 @@ def _version() -> str:
     """Which wheel this is. Works also beside a TensorFlow that it was not built for."""
     info = importlib.import_module("tf_hvd._build_info")
     return f"tf_hvd {info.VERSION}, built for TensorFlow {wheels.named(list(info.BUILDS))}"
-
-
-def _whole(least: int, what: str) -> Callable[[str], int]:
-    """Reads whole numbers that are not less; says of another text that it is not `what`."""
-
-    def number(text: str) -> int:
-        if not (text.isascii() and text.isdigit() and int(text) >= least):
-            raise argparse.ArgumentTypeError(f"{text!r} is not a {what}")
-        return int(text)
-
-    return number
-
-
-_rank_count = _whole(1, "positive number of ranks; for example -np 2")
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
-    return seconds
 
 
 def _add_files(runner: argparse.ArgumentParser) -> None:
@@ -109,7 +85,7 @@ def _add_files(runner: argparse.ArgumentParser) -> None:
     )
     runner.add_argument(
         "--timeline-limit",
-        type=_whole(1, "number of megabytes, as 500"),
+        type=whole("a number of megabytes, as 500", 1),
         metavar="MB",
         help="how long a rank's may become: what comes last is kept",
     )
@@ -178,7 +154,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add_run_options(runner)
     strip_ops.add_command(commands)
-    bench.add_command(commands, _rank_count, main)
+    bench.add_command(commands, main)
     doctor.add_command(commands)
     dump.add_command(commands)
     timeline.add_command(commands)
@@ -190,7 +166,7 @@ def add_run_options(runner: argparse.ArgumentParser) -> None:
     runner.add_argument(
         *("-np", "--num-proc"),
         dest="np",
-        type=_rank_count,
+        type=rank_count,
         metavar="N",
         help="the number of ranks (may be left out where hosts are given: all their slots)",
     )
@@ -242,13 +218,13 @@ def add_run_options(runner: argparse.ArgumentParser) -> None:
 def _add_times(runner: argparse.ArgumentParser) -> None:
     runner.add_argument(
         "--start-timeout",
-        type=_seconds,
+        type=seconds,
         metavar="SECONDS",
         help="end the job if its ranks on this machine have not started within SECONDS",
     )
     runner.add_argument(
         "--grace",
-        type=_seconds,
+        type=seconds,
         default=10.0,
         metavar="SECONDS",
         help="after Ctrl-C or SIGTERM: how long ranks may take to end (default: %(default)g)",
@@ -260,14 +236,14 @@ def _add_elastic(runner: argparse.ArgumentParser) -> None:
     group.add_argument(
         *("--min-np", "--min-num-proc"),
         dest="min_np",
-        type=_rank_count,
+        type=rank_count,
         metavar="N",
         help="start again when a rank has ended, if there are hosts for N ranks",
     )
     group.add_argument(
         *("--max-np", "--max-num-proc"),
         dest="max_np",
-        type=_rank_count,
+        type=rank_count,
         metavar="N",
         help="the most ranks, however many hosts come (default: as many as there are slots)",
     )
@@ -278,19 +254,19 @@ def _add_elastic(runner: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--slots-per-host",
-        type=_rank_count,
+        type=rank_count,
         metavar="N",
         help="of a host that the script prints without a number",
     )
     group.add_argument(
         "--reset-limit",
-        type=_whole(0, "number of restarts; 0 for none"),
+        type=whole("a number of restarts; 0 for none"),
         metavar="N",
         help="end the job after N starts beside the first",
     )
     group.add_argument(
         "--elastic-timeout",
-        type=_seconds,
+        type=seconds,
         default=600.0,
         metavar="SECONDS",
         help="how long to wait for enough hosts (default: %(default)g)",

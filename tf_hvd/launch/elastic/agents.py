@@ -82,7 +82,6 @@ class Agents:
             self._links[name].begin(number)
 
     def notify(self, says: int) -> None:
-        """Tells all ranks something."""
         self._notice = says
         self._commits.notify(says)
         for link in self._links.values():

@@ -157,7 +157,6 @@ class Driver:
         return not own.isdisjoint({process, *proc.ancestors(process)})
 
     def agent(self, host: str) -> FarAgent | None:
-        """That of another machine, if it runs."""
         return self._agents.of(host)
 
     def _change(self) -> int:

@@ -33,8 +33,6 @@ _NAMES_ONLY = {"FLUX_URI": "Flux", "COBALT_JOBID": "Cobalt", "LOADL_STEP_ID": "L
 
 @dataclass(frozen=True)
 class Allocation:
-    """What a scheduler has given."""
-
     scheduler: str
     hosts: tuple[Host, ...] = ()
     """Empty if only the scheduler is known."""

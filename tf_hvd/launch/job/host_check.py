@@ -105,8 +105,6 @@ print({_MARK!r} + json.dumps(found))
 
 @dataclass(frozen=True)
 class Needs:
-    """What a host must have."""
-
     launcher: Launcher
     program: str
     """As on the command line."""

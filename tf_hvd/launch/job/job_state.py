@@ -22,8 +22,6 @@ _KILLED = (None, -signal.SIGTERM, -signal.SIGKILL)
 
 @dataclass
 class Rank:
-    """One rank of this machine."""
-
     process: int = 0
     """Its program's; 0: it has not reported."""
     keeper: int = 0
@@ -114,7 +112,6 @@ class JobState:
             self.recordings[number] = file
 
     def close(self) -> None:
-        """Closes the recordings."""
         with self._lock:
             while self.recordings:
                 os.close(self.recordings.popitem()[1])

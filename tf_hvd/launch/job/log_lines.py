@@ -17,13 +17,18 @@ from tf_hvd.core.ranks_text import runs
 _ALIKE, _TELL = 5.0, 1.0
 # Lines that are remembered. No start prints as many.
 _MOST = 100
-# Begins with the time, and perhaps the thread. Some messages have another line, without.
-_LOG_LINE = re.compile(
-    r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IWEF]|[IWEF]\d{4} \d\d:\d\d:\d+\.\d+ +\d+) "
-    r"(?=\S+\.(?:cc|h):\d+\] )"
-    r"|WARNING: All log messages before absl::InitializeLog\(\) is called"
-    r"|To enable the following instructions: |\t \[\[\{\{node "
+# What a line begins with: time and level, and perhaps the thread. Some messages have another line,
+# without.
+_STAMP = r"\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [{0}]|[{0}]\d{{4}} \d\d:\d\d:\d+(?:\.\d+ +\d+)?"
+_UNSTAMPED = (
+    r"WARNING: All log messages before absl::InitializeLog\(\) is called"
+    r"|To enable the following instructions: "
 )
+_LOG_LINE = re.compile(
+    rf"({_STAMP.format('IWEF')}) (?=\S+\.(?:cc|h):\d+\] )|{_UNSTAMPED}|\t \[\[\{{\{{node "
+)
+CHATTER = re.compile(rf"({_STAMP.format('IW')}) |{_UNSTAMPED}|\W*$")
+"""Lines that are not a rank's reason to end: empty ones, and those of lower levels."""
 _ADDRESS = re.compile(r"\b0x[0-9a-f]+")
 
 

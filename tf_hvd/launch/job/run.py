@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import shlex
@@ -91,7 +92,11 @@ def start_once(
         marks = not (job.timestamps or job.tags)
         terminal = Terminal(marks=marks, banners=options.verbose, ranks=job.ranks)
         for_ranks = terminal if marks else None
-    with Session(home, gives_input, environ.get(contract.JOB, ""), for_ranks) as session:
+    outer = environ.get(contract.JOB, "")
+    with (
+        terminal or contextlib.nullcontext(),
+        Session(home, gives_input, outer, for_ranks) as session,
+    ):
         here = None if family == "slurm" else job.ranks_here
         watch = watching.JobWatch(
             session, job.ranks, here, options.start_timeout, family, terminal, beside

@@ -32,12 +32,11 @@ from tf_hvd.launch.machine.lines import Reader
 Result = TypeVar("Result")
 
 
-# In seconds: how often what is not told is looked for.
 # By these an elastic job is asked for.
 _ELASTIC = ("--min-np", "--host-discovery-script")
-_LOOK = 0.2
-# How long the other ranks may still work when one has failed: to say what they saw.
-_GRACE = 5.0
+# In seconds: how often what is not told is looked for; and how long the other ranks may still work
+# when one has failed, to say what they saw.
+_LOOK, _GRACE = 0.2, 5.0
 
 
 class RankError(RuntimeError):
@@ -131,7 +130,8 @@ def _folder(directory: str | None) -> Iterator[pathlib.Path]:
 def _leave_call(folder: pathlib.Path, call: tuple[Any, ...]) -> None:
     try:
         with _sent_whole(sys.modules.get(getattr(call[0], "__module__", ""))):
-            data = _pickled(call)
+            data = io.BytesIO()
+            _Pickler(data).dump(call)
     except Exception as error:
         raise TypeError(
             f"tf_hvd.run cannot send the function and its arguments to the ranks: {error}. "
@@ -139,7 +139,7 @@ def _leave_call(folder: pathlib.Path, call: tuple[Any, ...]) -> None:
         ) from error
     # First where to import from: the function may need it to be unpickled.
     with files.writing(folder / task.CALL) as file:
-        file.write(pickle.dumps(sys.path) + data)
+        file.write(pickle.dumps(sys.path) + data.getvalue())
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -153,12 +153,6 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return super().reducer_override(obj)
         make, values = self.dispatch_table[types.CodeType](obj)
         return make, tuple(obj.co_filename if v == "<dynamic-code>" else v for v in values)
-
-
-def _pickled(call: tuple[Any, ...]) -> bytes:
-    buffer = io.BytesIO()
-    _Pickler(buffer).dump(call)
-    return buffer.getvalue()
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ kept back: tf_hvd run says it better (explain.py).
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 import time
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tf_hvd.core import error_text
-from tf_hvd.launch.job.log_lines import LogLines, label
+from tf_hvd.launch.job.log_lines import CHATTER, LogLines, label
 from tf_hvd.launch.machine.lines import (
     LABEL,
     PIECE,
@@ -48,11 +49,6 @@ _BANNERS = (
 )
 # MPICH's launcher says it on its standard output.
 _MPICHS_BANNER = b"\n" + b"=" * 83 + b"\n=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n"
-# Lines that are not a rank's reason to end: TensorFlow's of lower levels.
-_CHATTER = re.compile(
-    r"([IW]\d{4} |[\d-]{10} [\d:.]+: [IW] |WARNING: All log messages before"
-    r"|To enable the following instructions:)|\W*$"
-)
 
 
 @dataclass(frozen=True)
@@ -228,7 +224,7 @@ class Screen:
 
     def _note(self, who: int, lines: Iterable[str]) -> None:
         for line in lines:
-            if line.strip() and not _CHATTER.match(line):
+            if line.strip() and not CHATTER.match(line):
                 self.last_words[who] = LastWords(line.strip())
 
     def _tell_same(self) -> None:
@@ -252,7 +248,9 @@ class Screen:
         if self._stands is not speaker:
             self._end_line()
         new = self._stands is None or speaker.at_start
-        self.write((self._label(speaker) if new else "") + text)
+        if new and self.marked and speaker.who is not None:
+            text = label([speaker.who]) + text
+        self.write(text)
         self._stands, speaker.at_start = speaker, False
 
     def _redraw(self, speaker: _Speaker, line: str) -> None:
@@ -270,9 +268,6 @@ class Screen:
             self.write("\n")
             self._stands.at_start = True
             self._stands = None
-
-    def _label(self, speaker: _Speaker) -> str:
-        return label([speaker.who]) if self.marked and speaker.who is not None else ""
 
     def _show_of(self, ranks: Sequence[int], line: str) -> None:
         """Shows a line of several ranks, or of one."""
@@ -323,8 +318,8 @@ class _Output:
         return waits
 
 
-class Terminal:
-    """Reads what a job prints and shows it on this process's outputs.
+class Terminal(contextlib.AbstractContextManager["Terminal"]):
+    """Reads what a job prints and shows it on this process's outputs. A context.
 
     Each has a thread of its own: where nobody reads the output, errors are shown all the same. What
     cannot be written is dropped, and kept in mind.
@@ -349,6 +344,12 @@ class Terminal:
             threading.Thread(target=serve, name="terminal", daemon=True)
             for serve in (self._serve, self._output.serve)
         ]
+
+    def __exit__(self, *_: object) -> None:
+        if self._threads[0].ident is None:  # the job was refused: nobody reads
+            for reader in (self._reader, self._output):
+                reader.stop()
+                reader.finish()
 
     @property
     def lost(self) -> dict[str, int]:

@@ -178,7 +178,7 @@ class _Keeper:
                 return os.waitstatus_to_exitcode(status)
             lost = os.getppid() != self._launcher
             if lost:  # at each look: the program may yet be in MPI_Init, and make some
-                remove_segments(_segments_of(self._child))
+                remove_segments(contract.segments_in(proc.maps(self._child)))
             if lost and orphaned is None:
                 orphaned = time.monotonic()
                 with contextlib.suppress(OSError):
@@ -207,7 +207,7 @@ class _Keeper:
         if heard.si_signo in (HOLD, RELEASE):
             self._held = heard.si_signo == HOLD
             if self._held:
-                self._segments |= _segments_of(self._child)
+                self._segments |= contract.segments_in(proc.maps(self._child))
         elif (
             self._alone  # MPI's launchers and the terminal send theirs to the program too
             and not self._over
@@ -232,11 +232,6 @@ def number_of(options: Mapping[str, Any], environ: Mapping[str, str]) -> int:
     """Which rank has these options and this environment."""
     names = options["variables"]
     return next((int(environ[name]) for name in names if environ.get(name, "").isdigit()), 0)
-
-
-def _segments_of(process: int) -> set[str]:
-    """The names in /dev/shm that a process uses."""
-    return {line.partition("/dev/shm/")[2] for line in proc.maps(process)}
 
 
 def remove_segments(names: Iterable[str]) -> None:

@@ -1,0 +1,52 @@
+"""What is one rank's own, collected and given back."""
+
+import random
+
+import numpy as np
+import tensorflow as tf
+
+from tf_hvd.training.aggregation import GradientAggregation
+from tf_hvd.training.snapshot import Snapshot
+
+
+def test_random_numbers_go_on_where_they_were():
+    generator = tf.random.Generator.from_seed(3)
+    snapshot = Snapshot(lambda: {"own": generator.state})
+
+    def draw():
+        return random.random(), np.random.rand(), float(generator.uniform(()))
+
+    taken = snapshot.random_numbers()
+    drawn = draw()
+    snapshot.restore_random_numbers({})  # of a rank that there was not before
+    assert draw() != drawn
+    snapshot.restore_random_numbers(taken)
+    assert draw() == drawn
+
+
+def test_who_follows_later_gets_what_was_taken():
+    got = []
+    snapshot = Snapshot()
+    snapshot.restore({"here": 1, "late": 2, "nobody's": 3})
+    for name in ("late", "here"):
+        snapshot.follow(name, lambda: "now", got.append)
+    assert got == [2, 1]
+    assert snapshot.collect() == {"late": "now", "here": "now"}
+    snapshot.restore({"late": 4})
+    assert got == [2, 1, 4]
+
+
+def test_passes_of_an_update_that_is_not_complete():
+    variable = tf.Variable([0.0, 0.0])
+
+    def add(aggregation, value):
+        complete, sums = aggregation.add([tf.fill([2], value)], [variable])
+        return bool(complete), sums[0].numpy().tolist()
+
+    first, second = GradientAggregation(3, False, False), GradientAggregation(3, False, False)
+    add(first, 1.0)
+    add(first, 2.0)
+    taken = Snapshot(aggregations=lambda: [first]).collect()
+    Snapshot(aggregations=lambda: [second]).restore({})  # of a file that is older than this part
+    Snapshot(aggregations=lambda: [second]).restore(taken)
+    assert add(second, 4.0) == add(first, 4.0) == (True, [7.0, 7.0])
