@@ -74,7 +74,7 @@ PYTHON_ENVIRON = (
     "tf_hvd/core/config.py", "tf_hvd/launch/", "tf_hvd/horovod/horovodrun.py",
 )  # fmt: skip
 # The C API's one caller, the launcher's calls to the kernel, and what `bench` compares with.
-CTYPES = ("tf_hvd/core/_native.py", "tf_hvd/launch/job/supervise.py", "tf_hvd/bench/native.py")
+CTYPES = ("tf_hvd/core/_native.py", "tf_hvd/launch/job/signals.py", "tf_hvd/bench/native.py")
 CTYPES += ("tf_hvd/launch/machine/keeper.py",)
 # Files that BUILD selects, or that exist to hide a difference.
 CONDITIONAL = (

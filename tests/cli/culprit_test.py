@@ -17,7 +17,7 @@ from tf_hvd.launch.job.asked import Job
 from tf_hvd.launch.job.command_line import by_way_of_rank
 from tf_hvd.launch.job.environment import MPI_RANK_VARIABLES
 from tf_hvd.launch.job.job_state import JobState
-from tf_hvd.launch.job.supervise import Ending
+from tf_hvd.launch.job.signals import Ending
 from tf_hvd.launch.job.terminal import Screen
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "prove"))

@@ -10,9 +10,10 @@ import sys
 import pytest
 
 from tf_hvd.launch.errors import HostsError, UsageError
-from tf_hvd.launch.job.host_check import Needs, check_hosts, goes_by_ssh, ssh_command
+from tf_hvd.launch.job.host_check import Needs, check_hosts
 from tf_hvd.launch.job.hosts import Host
 from tf_hvd.launch.job.launchers import Launcher
+from tf_hvd.launch.job.remote_commands import goes_by_ssh, ssh_command
 
 MPIRUN = "#!/bin/sh\necho 'mpirun (Open MPI) 5.0.11'\n"
 

@@ -14,7 +14,7 @@ from tf_hvd.launch.job import interpreter, job_watch
 from tf_hvd.launch.job.job_state import JobState
 from tf_hvd.launch.job.run import _closing
 from tf_hvd.launch.job.session import Home, Session
-from tf_hvd.launch.job.supervise import Ending
+from tf_hvd.launch.job.signals import Ending
 from tf_hvd.launch.machine import proc
 
 # As programs for Horovod begin that run without it as well.

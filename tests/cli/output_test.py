@@ -19,7 +19,7 @@ from tf_hvd.launch.job import run
 from tf_hvd.launch.job.asked import Job
 from tf_hvd.launch.job.command_line import by_way_of_rank
 from tf_hvd.launch.job.job_output import Bar, Cell
-from tf_hvd.launch.job.supervise import Ending
+from tf_hvd.launch.job.signals import Ending
 from tf_hvd.launch.machine.lines import Writer, is_closed, lost_text
 from tf_hvd.launch.machine.rank_output import Copy
 

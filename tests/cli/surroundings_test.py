@@ -14,7 +14,7 @@ from tf_hvd.core import contract
 from tf_hvd.launch.job import explain, job_watch, launchers, shared_memory
 from tf_hvd.launch.job.job_state import JobState
 from tf_hvd.launch.job.session import Home, Session
-from tf_hvd.launch.job.supervise import Ending
+from tf_hvd.launch.job.signals import Ending
 from tf_hvd.launch.job.terminal import Screen
 from tf_hvd.launch.machine import proc
 

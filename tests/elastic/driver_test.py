@@ -19,7 +19,7 @@ from tf_hvd.launch.elastic import discovery as elastic_discovery
 from tf_hvd.launch.elastic.driver import Driver, drive
 from tf_hvd.launch.elastic.hosts import parse_discovered
 from tf_hvd.launch.errors import HostsError, UsageError
-from tf_hvd.launch.job import supervise
+from tf_hvd.launch.job import signals
 from tf_hvd.launch.job.hosts import Host
 from tf_hvd.launch.job.run import End
 from tf_hvd.launch.machine.proc import is_alive
@@ -310,13 +310,13 @@ def test_a_script_that_prints_no_hosts_is_told_of(tmp_path, prints, told):
 
 
 def test_a_signal_to_end_is_obeyed_once_and_those_for_ranks_are_not():
-    before = {each: signal.getsignal(each) for each in (*supervise.ENDING, signal.SIGUSR1)}
+    before = {each: signal.getsignal(each) for each in (*signals.ENDING, signal.SIGUSR1)}
     try:
-        with supervise.obeyed():
+        with signals.obeyed():
             os.kill(os.getpid(), signal.SIGUSR1)
             os.kill(os.getpid(), signal.SIGUSR2)
         assert {each: signal.getsignal(each) for each in before} == before
-        with pytest.raises(supervise.Asked, match=str(int(signal.SIGTERM))):
+        with pytest.raises(signals.Asked, match=str(int(signal.SIGTERM))):
             be_asked_twice()
     finally:
         for each, handler in before.items():
@@ -324,7 +324,7 @@ def test_a_signal_to_end_is_obeyed_once_and_those_for_ranks_are_not():
 
 
 def be_asked_twice():
-    with supervise.obeyed():
+    with signals.obeyed():
         try:
             os.kill(os.getpid(), signal.SIGTERM)
         finally:

@@ -19,7 +19,7 @@ from tf_hvd.launch.commands import bench, doctor, dump, strip_ops, timeline
 from tf_hvd.launch.commands.argument_types import rank_count, seconds, whole
 from tf_hvd.launch.elastic import driver as elastic_driver
 from tf_hvd.launch.errors import UsageError
-from tf_hvd.launch.job import interpreter, run, supervise
+from tf_hvd.launch.job import interpreter, run, signals
 from tf_hvd.launch.job.environment import horovod_path
 from tf_hvd.launch.job.session import Home
 
@@ -290,7 +290,7 @@ def _start_run(options: argparse.Namespace) -> int:
             "python train.py"
         )
     parents = options.end_with_parent
-    bound = supervise.ending_with_parent(parents) if parents else contextlib.nullcontext()
+    bound = signals.ending_with_parent(parents) if parents else contextlib.nullcontext()
     try:
         with bound:
             if elastic_driver.is_asked_for(options):

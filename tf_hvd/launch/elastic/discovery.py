@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from tf_hvd.launch.elastic.hosts import parse_discovered
 from tf_hvd.launch.errors import UsageError
-from tf_hvd.launch.job import supervise
+from tf_hvd.launch.job import signals
 from tf_hvd.launch.job.allocation import allocation
 from tf_hvd.launch.job.asked import given_hosts
 from tf_hvd.launch.job.environment import is_rank
@@ -47,7 +47,7 @@ class Discovery:
         """The processes that are being asked: by this object's thread, and by who calls `look`."""
         self._found = self._ask()
         self._told = ""
-        with supervise.deaf():
+        with signals.deaf():
             threading.Thread(target=self._run, name="discovery", daemon=True).start()
 
     def found(self) -> tuple[Host, ...]:
@@ -93,7 +93,7 @@ class Discovery:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             start_new_session=True,
-            preexec_fn=supervise.unblock,
+            preexec_fn=signals.unblock,
         )
         assert asked.stdout is not None
         self.scripts.add(asked.pid)

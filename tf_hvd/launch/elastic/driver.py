@@ -19,15 +19,14 @@ from tf_hvd.launch.elastic.agents import Agents
 from tf_hvd.launch.elastic.discovery import SLURM_JOB, Discovery, fixed_hosts
 from tf_hvd.launch.elastic.hosts import Hosts, slots_of
 from tf_hvd.launch.errors import HostsError, UsageError
-from tf_hvd.launch.job import interpreter, run, supervise
+from tf_hvd.launch.job import interpreter, run, signals
 from tf_hvd.launch.job.asked import ssh_arguments
 from tf_hvd.launch.job.environment import is_rank, without_launcher
 from tf_hvd.launch.job.far_agent import FarAgent
-from tf_hvd.launch.job.grace import Reach, by_srun, by_ssh
-from tf_hvd.launch.job.host_check import ssh_command
 from tf_hvd.launch.job.hosts import Host, all_local, is_address, is_same
 from tf_hvd.launch.job.job_watch import Beside, say
 from tf_hvd.launch.job.launchers import find_launcher
+from tf_hvd.launch.job.remote_commands import Reach, by_srun, by_ssh, ssh_command
 from tf_hvd.launch.job.run import End
 from tf_hvd.launch.job.session import Home
 from tf_hvd.launch.machine import proc
@@ -318,9 +317,9 @@ def drive(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
         raise UsageError(f"{_STANDBY}: elastic jobs have no standby any more; unset it")
     try:
         commits = Commits(Parts())
-        with supervise.obeyed(), Home(commits) as home:
+        with signals.obeyed(), Home(commits) as home:
             return run.with_lost_output(_drive(options, environ, home, commits), home)
-    except supervise.Asked as asked:
+    except signals.Asked as asked:
         say(f"tf_hvd run: the job was ended by {signal.Signals(asked.signum).name}")
         return 128 + asked.signum
 

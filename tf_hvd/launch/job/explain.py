@@ -28,7 +28,7 @@ from tf_hvd.core.ranks_text import ranks_text
 from tf_hvd.launch.job import interpreter, job_watch
 from tf_hvd.launch.job.job_state import JobState
 from tf_hvd.launch.job.job_watch import TO_END, JobWatch, say
-from tf_hvd.launch.job.supervise import Ending, exit_code
+from tf_hvd.launch.job.signals import Ending, exit_code
 from tf_hvd.launch.job.terminal import Screen
 from tf_hvd.launch.machine import proc, rank
 from tf_hvd.observe import failure, recording

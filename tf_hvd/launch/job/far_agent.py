@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from tf_hvd.core import contract, messages
-from tf_hvd.launch.job import supervise
+from tf_hvd.launch.job import signals
 from tf_hvd.launch.machine import agent
 from tf_hvd.launch.machine.commits import Parts
 
@@ -68,11 +68,11 @@ class FarAgent:
             stderr=subprocess.DEVNULL if quiet else None,
             env=None if environ is None else dict(environ),
             start_new_session=True,
-            preexec_fn=supervise.unblock,
+            preexec_fn=signals.unblock,
         )
         assert self.process.stdin is not None
         self._to = self.process.stdin
-        with supervise.deaf():
+        with signals.deaf():
             threading.Thread(target=self._listen, name="agent of a host", daemon=True).start()
 
     def ask(self) -> None:

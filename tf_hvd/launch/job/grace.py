@@ -7,7 +7,6 @@ are released when all have. On other machines their agent, started by ssh or sru
 
 from __future__ import annotations
 
-import shlex
 import signal
 import threading
 import time
@@ -24,23 +23,6 @@ from tf_hvd.launch.machine.rank_signals import Ranks
 # killed to be gone, and between two looks then.
 _REACHED, _ANSWER, _LOOK, _DONE = 3.0, 20.0, 0.1, 5.0
 _GONE, _SOON = 2.0, 0.02
-
-
-# Makes of a host's name and a command the command that runs it there.
-Reach = Callable[[str, Sequence[str]], list[str]]
-
-
-def by_ssh(ssh: Sequence[str]) -> Reach:
-    """Reaches hosts by ssh: the command before a host's name."""
-    return lambda host, words: [*ssh, host, f"exec {shlex.join(words)}"]
-
-
-_SRUN = ("srun", "--overlap", "--quiet", "--mpi=none", "--nodes=1", "--ntasks=1")
-
-
-def by_srun(host: str, words: Sequence[str]) -> list[str]:
-    """Reaches the hosts of a Slurm job from within it, beside what runs there."""
-    return [*_SRUN, "--cpus-per-task=1", f"--nodelist={host}", *words]
 
 
 class Grace:

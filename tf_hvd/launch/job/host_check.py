@@ -23,19 +23,11 @@ from tf_hvd.launch.errors import HostsError
 from tf_hvd.launch.job.hosts import Host, all_local
 from tf_hvd.launch.job.launchers import FAMILY_NAMES, Launcher, user_home, version_in
 
-_CONNECT_SECONDS, _ANSWER_SECONDS = 10, 60
+_ANSWER_SECONDS = 60
 _AT_ONCE = 32
 _MARK = "tf_hvd found "
 _LACKS = "no {} there; all hosts need it at the same place"
 
-# With these a launcher does not go by ssh, or by a command that is not ours to guess.
-_OTHER_WAYS = (
-    *("PRTE_MCA_plm", "PRTE_MCA_plm_ssh_agent", "OMPI_MCA_plm", "OMPI_MCA_plm_rsh_agent"),
-    *("HYDRA_LAUNCHER", "HYDRA_LAUNCHER_EXEC", "HYDRA_BOOTSTRAP", "HYDRA_BOOTSTRAP_EXEC"),
-    *("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "PE_HOSTFILE"),
-)
-_OTHER_WAY_WORDS = ("plm", "launcher", "bootstrap")
-_SSH_ARGUMENTS = {"openmpi": "PRTE_MCA_plm_ssh_args", "mpich": "HYDRA_LAUNCHER_EXTRA_ARGS"}
 _CURES = {
     "resolve hostname": "check the name in -H or the host file",
     "Host key verification": "log in once by hand, ssh {host}, to accept its key",
@@ -114,23 +106,6 @@ class Needs:
     """The ranks'."""
     ssh: Sequence[str]
     """The command that reaches a host, but for its name."""
-
-
-def goes_by_ssh(launcher: Launcher, words: Sequence[str], environ: Mapping[str, str]) -> bool:
-    """Whether a launcher reaches other hosts by ssh, with arguments that we know."""
-    if launcher.family not in _SSH_ARGUMENTS or any(name in environ for name in _OTHER_WAYS):
-        return False
-    return not any(part in word for word in words for part in _OTHER_WAY_WORDS)
-
-
-def ssh_command(family: str, environ: Mapping[str, str], arguments: str) -> list[str]:
-    """The command that reaches a host as that launcher does, but for the host's name.
-
-    Arguments for ssh may stand in the user's environment; more may follow.
-    """
-    options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={_CONNECT_SECONDS}"]
-    given = f"{environ.get(_SSH_ARGUMENTS[family], '')} {arguments}"
-    return ["ssh", "-x", *options, *given.split()]
 
 
 def check_hosts(hosts: Sequence[Host], needs: Needs) -> tuple[list[str], list[str]]:

@@ -22,7 +22,7 @@ from tf_hvd.launch.job import shared_memory
 from tf_hvd.launch.job.far_agent import FarAgent
 from tf_hvd.launch.job.grace import Grace
 from tf_hvd.launch.job.session import Session
-from tf_hvd.launch.job.supervise import Fate
+from tf_hvd.launch.job.signals import Fate
 from tf_hvd.launch.job.terminal import Terminal
 from tf_hvd.launch.machine import proc
 

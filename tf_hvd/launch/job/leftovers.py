@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 
 from tf_hvd.core import contract
-from tf_hvd.launch.job.supervise import ENDING
+from tf_hvd.launch.job.signals import ENDING
 from tf_hvd.launch.machine import keeper, proc
 
 # In seconds, after a `tf_hvd run` that was killed: what ends meanwhile may still write.

@@ -28,8 +28,7 @@ from tf_hvd.launch.job.environment import (
     rank_environment,
 )
 from tf_hvd.launch.job.far_agent import FarAgent
-from tf_hvd.launch.job.grace import by_srun, by_ssh
-from tf_hvd.launch.job.host_check import Needs, check_hosts, goes_by_ssh, ssh_command
+from tf_hvd.launch.job.host_check import Needs, check_hosts
 from tf_hvd.launch.job.hosts import all_local, placed
 from tf_hvd.launch.job.launchers import (
     ALONE,
@@ -40,8 +39,9 @@ from tf_hvd.launch.job.launchers import (
     find_launcher,
     user_home,
 )
+from tf_hvd.launch.job.remote_commands import by_srun, by_ssh, goes_by_ssh, ssh_command
 from tf_hvd.launch.job.session import Home, Session
-from tf_hvd.launch.job.supervise import Ending, supervise
+from tf_hvd.launch.job.signals import Ending, supervise
 from tf_hvd.launch.job.terminal import Terminal
 from tf_hvd.launch.machine.commits import Parts
 from tf_hvd.launch.machine.lines import STANDARD, is_closed, lost_text
