@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tf_hvd.keras import compat, instance_methods
+from tf_hvd.keras import compat, hooks
 from tf_hvd.training.aggregation import GradientAggregation
 
 
@@ -23,9 +23,9 @@ def hook_passes(
     is_keras = compat.kind_of(optimizer) == compat.KERAS
     # What is around others adds up in its own method, or those add the same up once more.
     is_around = compat.inner_optimizers(optimizer) is not None
-    if is_keras and not (is_around and not instance_methods.overrides(optimizer, "apply")):
+    if is_keras and not (is_around and not hooks.overrides(optimizer, "apply")):
         _hook_apply(optimizer, aggregation, synchronizer)
-    if not is_keras or instance_methods.overrides(optimizer, "apply_gradients"):
+    if not is_keras or hooks.overrides(optimizer, "apply_gradients"):
         _hook_apply_gradients(optimizer, aggregation, synchronizer)
 
 
@@ -46,7 +46,7 @@ def _hook_apply(
         synchronizer.before_pass(gradients, known)
         return _step(aggregation, gradients, known, lambda sums: apply(sums, known, *more, **kw))
 
-    instance_methods.put_around(optimizer, "apply", apply_when_complete)
+    hooks.put_around(optimizer, "apply", apply_when_complete)
 
 
 def _hook_apply_gradients(
@@ -69,7 +69,7 @@ def _hook_apply_gradients(
             lambda sums: apply_gradients(list(zip(sums, variables, strict=True)), *args, **kwargs),
         )
 
-    instance_methods.put_around(optimizer, "apply_gradients", apply_when_complete)
+    hooks.put_around(optimizer, "apply_gradients", apply_when_complete)
 
 
 def _step(

@@ -27,7 +27,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from tf_hvd.core.tensorflow_hooks import enclosing_graphs, global_generator, tf_variable
-from tf_hvd.keras import instance_methods
+from tf_hvd.keras import hooks
 
 # What these callbacks remember of the epochs, and must not forget in a resume.
 REMEMBERED = {
@@ -158,7 +158,7 @@ def grows(optimizer: Any) -> bool:
 
 def synchronizer_of(optimizer: Any) -> Any:
     """What was hooked into `optimizer`, or into what it hands on to; None if nothing."""
-    mine = instance_methods.noted(optimizer)
+    mine = hooks.noted(optimizer)
     if mine is not None:
         return mine
     found = [synchronizer_of(inner) for inner in inner_optimizers(optimizer) or ()]
@@ -235,9 +235,9 @@ def _hook_keras(optimizer: Any, synchronizer: GradientSynchronizer) -> None:
     def hooked_clip(target: Any, clip: Any, grads: Any) -> Any:
         return clip(reduced(target, synchronizer, grads, current))
 
-    instance_methods.put_around(optimizer, "apply", hooked_apply)
-    instance_methods.put_around(optimizer, "_backend_apply_gradients", hooked_apply_filtered)
-    instance_methods.put_around(optimizer, "_clip_gradients", hooked_clip)
+    hooks.put_around(optimizer, "apply", hooked_apply)
+    hooks.put_around(optimizer, "_backend_apply_gradients", hooked_apply_filtered)
+    hooks.put_around(optimizer, "_clip_gradients", hooked_clip)
 
 
 def _hook_aggregation(optimizer: Any, name: str, synchronizer: GradientSynchronizer) -> None:
@@ -260,14 +260,14 @@ def _hook_aggregation(optimizer: Any, name: str, synchronizer: GradientSynchroni
             synchronizer.applied([variable for _, variable in pairs])
         return result
 
-    instance_methods.put_around(optimizer, name, hooked_aggregate)
-    instance_methods.put_around(optimizer, "apply_gradients", hooked_apply_gradients)
+    hooks.put_around(optimizer, name, hooked_aggregate)
+    hooks.put_around(optimizer, "apply_gradients", hooked_apply_gradients)
 
 
 def overridden(optimizer: Any) -> list[str]:
     """The methods by which a class of the user's makes updates itself, the outermost first."""
     names = UPDATING.get(kind_of(optimizer) or "", ())
-    return [name for name in names if instance_methods.overrides(optimizer, name)]
+    return [name for name in names if hooks.overrides(optimizer, name)]
 
 
 def computed_by_legacy(optimizer: Any, loss: Any, var_list: Any, tape: Any) -> list[Any]:
@@ -281,7 +281,7 @@ def hook_build(optimizer: Any, after: Callable[[Any], None]) -> None:
         build(var_list)
         after(target)
 
-    instance_methods.put_around(optimizer, "build", hooked_build)
+    hooks.put_around(optimizer, "build", hooked_build)
 
 
 def trained_by(optimizer: Any) -> Any:
@@ -344,7 +344,7 @@ _NEAREST = (*_TRAINING, "call", "set_params")
 
 def library_classes(callback: Any) -> list[str]:
     """The names of those classes of a callback that are Keras' or ours, the nearest first."""
-    ours = instance_methods.LIBRARIES
+    ours = hooks.LIBRARIES
     return [k.__name__ for k in type(callback).__mro__ if k.__module__.partition(".")[0] in ours]
 
 
@@ -405,7 +405,7 @@ def _epochs(module: str, name: str, method: str) -> list[tuple[str, Any, str]]:
 
 
 def begin_within(
-    epoch: Any, name: str, original: Any, batches: Callable[[], int], anew: Callable[[], bool]
+    epoch: Any, name: str, go_through: Any, batches: Callable[[], int], anew: Callable[[], bool]
 ) -> Any:
     """Goes through an epoch's batches without the first ones, whose data it reads and drops.
 
@@ -414,11 +414,11 @@ def begin_within(
     Args:
       epoch: the object of Keras',
       name: and which of its methods,
-      original: and what that does.
+      go_through: and that method.
       batches: how many are left out, in whole executions; asked when the epoch begins.
       anew: whether Keras is to find out anew how many there are.
     """
-    found = original(epoch)
+    found = go_through()
     if name == _STEPS[0]:
         if anew():
             epoch._num_batches = epoch.data_adapter.num_batches

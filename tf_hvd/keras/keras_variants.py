@@ -1,7 +1,8 @@
 """One set of callbacks for Keras 3 and for tf_keras.
 
 What a callback does is written once, in a class without a base; here it is put on
-the base class of the Keras that will call it.
+the base class of the Keras that will call it. Where it changes what Keras' class does in
+methods that only some Keras has, `methods_around(base)` of it gives those, by name.
 """
 
 import functools
@@ -57,6 +58,8 @@ class KerasVariants:
             contents = {"__module__": self._module, "__doc__": behaviour.__doc__}
             if not hasattr(bases[1], compat.ASKED_BY_TF_KERAS):
                 contents[compat.ASKED_BY_TF_KERAS] = _refusal(self._module, name)
+            if hasattr(behaviour, "methods_around"):
+                contents |= behaviour.methods_around(bases[1])
             setattr(made, name, type(name, bases, contents))
         return made
 

@@ -16,7 +16,7 @@ from tf_hvd.core._strategy import refuse_replicas
 from tf_hvd.core.convention import Convention
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
 from tf_hvd.core.tensorflow_hooks import in_xla, on_host, tf_variable, verbatim, waits_for
-from tf_hvd.keras import compat, compute_gradients, instance_methods, users_methods
+from tf_hvd.keras import compat, compute_gradients, hooks, users_methods
 from tf_hvd.keras.aggregation import hook_passes
 from tf_hvd.keras.reduced_by_user import ReducedByUser, as_given
 from tf_hvd.keras.update_checks import check_if, checks_state
@@ -324,8 +324,8 @@ class _Wrapping:
             self._wrap_growing(optimizer)
         if inner is not None and compat.overridden(optimizer):
             self._hook_users_methods(optimizer, compat.synchronizer_of(optimizer))
-        instance_methods.add(optimizer, "register_local_var", self._local.register)
-        instance_methods.add(optimizer, "horovod_distributed", True)
+        hooks.add(optimizer, "register_local_var", self._local.register)
+        hooks.add(optimizer, "horovod_distributed", True)
 
     def _wrap_leaf(self, optimizer: Any) -> None:
         kind = compat.kind_of(optimizer)
@@ -335,12 +335,12 @@ class _Wrapping:
         compat.hook_updates(optimizer, kind, synchronizer)
         if self._options.op not in users_methods.IDEMPOTENT or Convention.name == "horovod":
             eager_marks.want()
-        instance_methods.track_when_saved(optimizer, synchronizer.state)
+        hooks.track_when_saved(optimizer, synchronizer.state)
         self._hook_users_methods(optimizer, synchronizer)
         if self._aggregation["passes"] == 1:
-            instance_methods.add(optimizer, "_allreduce", synchronizer.allreduce)
-            instance_methods.add(optimizer, "_allreduce_grads", synchronizer.allreduce_grads)
-        instance_methods.note(optimizer, synchronizer)
+            hooks.add(optimizer, "_allreduce", synchronizer.allreduce)
+            hooks.add(optimizer, "_allreduce_grads", synchronizer.allreduce_grads)
+        hooks.note(optimizer, synchronizer)
 
     def _hook_users_methods(self, optimizer: Any, synchronizer: GradientSynchronizer) -> None:
         """Puts the reduction before methods of the user's, and before it the sums of passes."""
@@ -358,7 +358,7 @@ class _Wrapping:
         )
 
     def _wrap_growing(self, optimizer: Any) -> None:
-        instance_methods.note(optimizer, self._synchronizer(optimizer))
+        hooks.note(optimizer, self._synchronizer(optimizer))
 
         def wrap_new(target: Any) -> None:
             for each in compat.inner_optimizers(target) or ():

@@ -19,7 +19,7 @@ import tensorflow as tf
 from tf_hvd.collectives import reduce_ops
 from tf_hvd.core.process_sets import ProcessSet
 from tf_hvd.core.tensorflow_hooks import enclosing_graphs
-from tf_hvd.keras import compat, instance_methods
+from tf_hvd.keras import compat, hooks
 from tf_hvd.training import agreement, dataflow
 
 # Reducing what is equal on all ranks changes nothing.
@@ -131,10 +131,10 @@ def hook(optimizer: Any, synchronizer: compat.GradientSynchronizer) -> None:
             lambda reduced: apply_filtered(reduced, trainable_variables),
         )
 
-    hooks: Sequence[Any] = (hooked_apply_gradients, hooked_apply, hooked_apply_filtered)
-    by_name = dict(zip(compat.UPDATING[compat.KERAS], hooks, strict=True))
+    around: Sequence[Any] = (hooked_apply_gradients, hooked_apply, hooked_apply_filtered)
+    by_name = dict(zip(compat.UPDATING[compat.KERAS], around, strict=True))
     for name in compat.overridden(optimizer):
-        instance_methods.put_around(optimizer, name, by_name[name])
+        hooks.put_around(optimizer, name, by_name[name])
 
 
 def _scale_of(optimizer: Any) -> Any:
