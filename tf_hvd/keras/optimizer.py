@@ -47,10 +47,9 @@ class _Wrapping:
     ) -> None:
         self._name = name
         self._check_steps = check_steps
-        self._scale_local = scale_local
         self._options = options
         self._aggregation = aggregation
-        self._local = LocalVariables()
+        self._local = LocalVariables(scale_local)
         self._given = Given()
 
     def wrap(self, optimizer: Any) -> None:
@@ -97,9 +96,7 @@ class _Wrapping:
     def _synchronizer(self, optimizer: Any) -> GradientSynchronizer:
         name = self._name or f"Distributed{type(optimizer).__name__}"
         reducer = GradientReducer(name, self._options)
-        return GradientSynchronizer(
-            name, reducer, self._local, self._scale_local, self._check_steps, self._given
-        )
+        return GradientSynchronizer(name, reducer, self._local, self._check_steps, self._given)
 
     def _wrap_growing(self, optimizer: Any) -> None:
         hooks.note(optimizer, self._synchronizer(optimizer))

@@ -15,7 +15,7 @@ from tf_hvd.keras.reduced_by_user import ReducedByUser, as_given
 from tf_hvd.keras.update_checks import check_if, checks_state
 from tf_hvd.keras.users_methods import Given
 from tf_hvd.training import agreement, eager_marks, guard, initial_weights
-from tf_hvd.training._local import LocalVariables, reduce_except_local
+from tf_hvd.training._local import LocalVariables
 from tf_hvd.training.aggregation import GradientAggregation
 from tf_hvd.training.counter import Counter
 from tf_hvd.training.reduction import GradientReducer
@@ -28,7 +28,6 @@ class GradientSynchronizer:
       name: what the requests are called after.
       reducer: does the reduction.
       local: the variables that each rank trains for itself.
-      scale_local: see `reduce_except_local`.
       check_steps: compare the ranks' weights every so many updates; 0: never.
       given: which method of the user's makes an update.
     """
@@ -38,7 +37,6 @@ class GradientSynchronizer:
         name: str,
         reducer: GradientReducer,
         local: LocalVariables,
-        scale_local: bool,
         check_steps: int,
         given: Given,
     ) -> None:
@@ -46,7 +44,6 @@ class GradientSynchronizer:
         self.local = local
         self.process_set = reducer.process_set
         self._reducer = reducer
-        self._scale_local = scale_local
         self._check_steps = check_steps
         self._given = given
         self.aggregation: GradientAggregation | None = None
@@ -136,11 +133,9 @@ class GradientSynchronizer:
                 reduced = as_given(gradients)
             else:
                 step = agreement.stamped(self._step(), read)
-                reduced = reduce_except_local(
+                reduced = self.local.reduce_others(
                     functools.partial(self._reducer.reduce, step=step),
-                    self._reducer.process_set,
-                    self.local,
-                    self._scale_local,
+                    self.process_set,
                     gradients,
                     variables,
                 )
