@@ -3,7 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -19,6 +19,23 @@ from tf_hvd.training._local import LocalVariables
 from tf_hvd.training.aggregation import GradientAggregation
 from tf_hvd.training.counter import Counter
 from tf_hvd.training.reduction import GradientReducer
+
+
+class _Counts(NamedTuple):
+    """What this process counts of an optimizer's updates. None follows from another.
+
+    Attributes:
+      reduced: updates whose gradients are there. Keras' `iterations` count each call of `apply`,
+        of which gradient_accumulation_steps make one update.
+      applied: calls that have changed the variables, which the ranks compare. One rank may have
+        loaded other `iterations` from a checkpoint, and those count a call that then fails.
+      together: as `reduced`, since the ranks have joined, before which some have made more. It
+        says when a check is due, on a rank whose last update failed as on the others.
+    """
+
+    reduced: Counter
+    applied: Counter
+    together: Counter
 
 
 class GradientSynchronizer:
@@ -51,25 +68,23 @@ class GradientSynchronizer:
         self.reduced_by_user = ReducedByUser(name, reducer.op, reducer.process_set)
         self._gradients: list[Any] = []
         self._variables: list[Any] = []
-        # Updates whose gradients are there, all of them and those since the ranks have joined,
-        # and updates that are made; not counted in a v1 graph.
-        self._updates: Counter | None = None
-        self._together: Counter | None = None
-        self._applied: Counter | None = None
+        self._counts: _Counts | None = None  # in a v1 graph
         with tf.init_scope():
             if tf.executing_eagerly():
-                self._updates, self._applied = Counter("tf_hvd_updates"), Counter("tf_hvd_applied")
-                self._together = Counter("tf_hvd_together", self.process_set)
+                self._counts = _Counts(
+                    Counter("tf_hvd_updates"),
+                    Counter("tf_hvd_applied"),
+                    Counter("tf_hvd_together", self.process_set),
+                )
 
     @property
     def updates(self) -> int | None:
-        """Updates made so far, or None in a v1 graph, where they are not counted."""
-        return None if self._updates is None else int(self._updates.value())
+        """Updates made so far; None in a v1 graph."""
+        return None if self._counts is None else int(self._counts.reduced.value())
 
     def state(self) -> list[Any]:
         """The variables that functions have captured which make updates."""
-        counters = (self._updates, self._applied, self._together)
-        found = [counter.variable for counter in counters if counter is not None]
+        found = [counter.variable for counter in self._counts or ()]
         if found:
             found.append(checks_state())
         return found + (self.aggregation.variables() if self.aggregation is not None else [])
@@ -132,15 +147,15 @@ class GradientSynchronizer:
             if by_program:
                 reduced = as_given(gradients)
             else:
-                step = agreement.stamped(self._step(), read)
+                counts = self._compared()
+                step = agreement.stamped(counts and counts.applied.value(), read)
                 reduced = self.local.reduce_others(
                     functools.partial(self._reducer.reduce, step=step),
                     self.process_set,
                     gradients,
                     variables,
                 )
-        if agreement.takes_part(self.process_set):
-            self._count(reduced)
+        self._count(reduced)
         return reduced
 
     @verbatim
@@ -197,9 +212,10 @@ class GradientSynchronizer:
 
     def _checks(self) -> tuple[list[Any], Any | None]:
         """Ops that must have run before the gradients are reduced; and for `agreement.stamped`."""
-        if self._together is None or not agreement.takes_part(self.process_set):
+        counts = self._compared()
+        if counts is None:
             return [], None
-        done = self._together.value()
+        done = counts.together.value()
         checks = []
         compiled = in_xla()
         if not compiled:  # else a bucket's call has the names of those that have a gradient
@@ -220,29 +236,24 @@ class GradientSynchronizer:
     def applied(self, variables: Sequence[Any]) -> None:
         """Counts an update, when all the variables that it changes have been changed."""
         self.reduced_by_user.forget()
-        if self._applied is None or not agreement.takes_part(self.process_set):
+        counts = self._compared()
+        if counts is None:
             return
         changed = [] if tf.executing_eagerly() else [tf_variable(v).read_value() for v in variables]
         with tf.control_dependencies(changed):
-            self._applied.add()
+            counts.applied.add()
 
-    def _step(self) -> Any:
-        """What the ranks compare, to see that they are at the same update.
-
-        Not the optimizer's own count: one rank may have loaded another from a
-        checkpoint, and Keras counts beside the update, also one that then fails.
-        """
-        if self._applied is None or not agreement.takes_part(self.process_set):
-            return None
-        return self._applied.value()
+    def _compared(self) -> _Counts | None:
+        """The counts; None too where there is no other rank to compare them with."""
+        return self._counts if agreement.takes_part(self.process_set) else None
 
     def _count(self, reduced: Sequence[Any]) -> None:
         """Counts the update when its gradients are there: one that failed before is none."""
-        if self._updates is None or self._together is None:
-            return
-        with tf.control_dependencies(waits_for(reduced)):
-            self._updates.add()
-            self._together.add()
+        counts = self._compared()
+        if counts is not None:
+            with tf.control_dependencies(waits_for(reduced)):
+                counts.reduced.add()
+                counts.together.add()
 
     def _check_presence(self) -> Any:
         pairs = zip(self._gradients, self._variables, strict=True)

@@ -233,7 +233,7 @@ def test_a_step_retried_after_a_join_is_noticed(rank):
     update()
     if rank != 1:
         # Makes as if it had applied one more than the others.
-        hooks.noted(optimizer)._applied.add()
+        hooks.noted(optimizer)._counts.applied.add()
     with pytest.raises(tf.errors.FailedPreconditionError, match=r"is at step"):
         update()
 
