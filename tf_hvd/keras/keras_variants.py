@@ -42,14 +42,7 @@ class KerasVariants:
 
     @functools.lru_cache(maxsize=4)  # noqa: B019 - there is one object for each module
     def of(self, keras: Any) -> types.SimpleNamespace:
-        """The classes for a Keras.
-
-        Args:
-          keras: the module `keras` or `tf_keras`.
-
-        Returns:
-          A namespace with the classes under their names.
-        """
+        """The classes for the module `keras` or `tf_keras`, under their names."""
         made = types.SimpleNamespace()
         for name, (behaviour, base) in self._parts.items():
             if not hasattr(keras.callbacks, base):

@@ -15,15 +15,9 @@ from tf_hvd.training.guard import watches
 _GRADIENTS = {"apply": "grads", "apply_gradients": "grads_and_vars"}
 
 
-class _Installed:
-    done = False
-
-
+@functools.cache
 def install() -> None:
     """Makes Keras and tf_keras, imported or not yet, call the guard. Once."""
-    if _Installed.done:
-        return
-    _Installed.done = True
     for name in ("keras", "tf_keras"):
         wrapt.register_post_import_hook(patch, name)
 

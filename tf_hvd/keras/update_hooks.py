@@ -154,13 +154,8 @@ def hook_users_methods(optimizer: Any, synchronizer: GradientSynchronizer) -> No
 def _give(target: Any, synchronizer: GradientSynchronizer, update: Update, scale: Any) -> Any:
     """Makes an update by a method of the user's, which gets reduced gradients.
 
-    But for those that Keras would not reduce either.
-
-    Args:
-      target: the optimizer.
-      synchronizer: reduces.
-      update: by the user's method.
-      scale: what the gradients are multiplied by, and stay so; None for nothing.
+    But for those that Keras would not reduce either. They are multiplied by `scale`, if it is not
+    None, and stay so.
     """
     own = [compat.has_own_values(variable) for variable in update.variables]
     gradients = [None if mine else g for mine, g in zip(own, update.gradients, strict=True)]
