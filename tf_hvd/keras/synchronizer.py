@@ -149,12 +149,7 @@ class GradientSynchronizer:
             else:
                 counts = self._compared()
                 step = agreement.stamped(counts and counts.applied.value(), read)
-                reduced = self.local.reduce_others(
-                    functools.partial(self._reducer.reduce, step=step),
-                    self.process_set,
-                    gradients,
-                    variables,
-                )
+                reduced = self._reducer.reduce(gradients, variables, step=step, local=self.local)
         self._count(reduced)
         return reduced
 

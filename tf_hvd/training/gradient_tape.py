@@ -70,15 +70,12 @@ class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         shared = [source for source in flat if source not in self._hvd_local]
         compared, read = initial_weights.before_reduction(shared, self._hvd_reducer.process_set)
         with tf.control_dependencies(compared):
-            reduced = self._hvd_local.reduce_others(
-                functools.partial(
-                    self._hvd_reducer.reduce,
-                    generic_names=use_generic_names,
-                    step=agreement.stamped(None, read),
-                ),
-                self._hvd_reducer.process_set,
+            reduced = self._hvd_reducer.reduce(
                 tf.nest.flatten(gradients),
                 flat,
+                use_generic_names,
+                step=agreement.stamped(None, read),
+                local=self._hvd_local,
             )
         if eager_marks.wanted():
             pairs = zip(reduced, flat, strict=True)

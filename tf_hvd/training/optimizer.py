@@ -1,7 +1,6 @@
 """DistributedOptimizer for the optimizers of tf.compat.v1."""
 
 import dataclasses
-import functools
 from typing import Any
 
 import tensorflow as tf
@@ -112,12 +111,8 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         checks, read = initial_weights.before_reduction(shared, self._reducer.process_set)
         with tf.control_dependencies(checks):
             step = None if begun.updates is None else begun.updates.value()
-            return self._local.reduce_others(
-                functools.partial(self._reducer.reduce, step=agreement.stamped(step, read)),
-                self._reducer.process_set,
-                gradients,
-                begun.variables,
-            )
+            step = agreement.stamped(step, read)
+            return self._reducer.reduce(gradients, begun.variables, step=step, local=self._local)
 
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         """The inner optimizer's apply_gradients; reduces nothing.
