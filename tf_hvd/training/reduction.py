@@ -224,9 +224,18 @@ class GradientReducer:
         Raises:
           ValueError: the process set is not registered.
         """
-        if local is not None:
-            others = functools.partial(self.reduce, generic_names=generic_names, step=step)
-            return local.reduce_others(others, self.process_set, gradients, variables)
+        reduce = functools.partial(self._reduce_all, generic_names, step)
+        if local is None:
+            return reduce(gradients, variables)
+        return local.reduce_others(reduce, self.process_set, gradients, variables)
+
+    def _reduce_all(
+        self,
+        generic_names: bool,
+        step: Any,
+        gradients: Sequence[Any],
+        variables: Sequence[Any],
+    ) -> list[Any]:
         gradients = [self._prepared(g, v) for g, v in zip(gradients, variables, strict=True)]
         if all(gradient is None for gradient in gradients):
             return gradients
