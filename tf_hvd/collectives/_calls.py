@@ -297,6 +297,8 @@ def run_by_dtype(
 ) -> dict[int, Any]:
     """Runs a grouped collective once for each dtype.
 
+    Gradients of a bucket have one, but a compressor may send them in several.
+
     Args:
       tensors: the members by their number in the user's list, as they are sent.
       name: name of the request; where there are several, the dtypes' names follow.

@@ -53,9 +53,8 @@ def _by_root(nothing: Any, callback: Any, does: Any, *args: Any, **kwargs: Any) 
     if nothing.__name__ == "set_model":
         nothing(callback, *args, **kwargs)  # it says who trains the model
     ours = isinstance(callback, RootOnly)
-    if callback._is_to_run() if ours else metrics.is_root(callback.model):
-        return does(*args, **kwargs)
-    return nothing(callback, *args, **kwargs)
+    runs = callback._is_to_run() if ours else metrics.is_root(callback.model)
+    return does(*args, **kwargs) if runs else nothing(callback, *args, **kwargs)
 
 
 def is_held(callback: Any) -> bool:

@@ -29,8 +29,8 @@ class _Counts(NamedTuple):
         of which gradient_accumulation_steps make one update.
       applied: calls that have changed the variables, which the ranks compare. One rank may have
         loaded other `iterations` from a checkpoint, and those count a call that then fails.
-      together: as `reduced`, since the ranks have joined, before which some have made more. It
-        says when a check is due, on a rank whose last update failed as on the others.
+      together: as `reduced`, since the ranks have joined, before which some have made more. By it
+        all ranks find a check due at the same call, also one whose last update failed.
     """
 
     reduced: Counter
