@@ -103,16 +103,9 @@ def run_eagerly(
     name: str | None,
     process_set: ProcessSet | int,
 ) -> Any:
-    """`run` for one tensor that is reduced eagerly, with what its caller keeps prepared.
+    """`run` for one tensor, eagerly, with `ReductionOptions.attributes_in_turn` of its options.
 
     TensorFlow's wrapper of an op would cost as much again as the op's attributes.
-
-    Args:
-      kind: see `run_reduction`, as the last two.
-      tensor: the tensor.
-      attributes: `ReductionOptions.attributes_in_turn`.
-      name: name of the request, None for the default.
-      process_set: who takes part.
     """
     function, op_type = _op_of(kind, False)
     name = checked_name(name)
@@ -303,6 +296,8 @@ def run_by_dtype(
     tensors: dict[int, Any], name: str | None, member_names: list[str] | None, call: GroupCall
 ) -> dict[int, Any]:
     """Runs a grouped collective once for each dtype.
+
+    Gradients of a bucket have one, but a compressor may send them in several.
 
     Args:
       tensors: the members by their number in the user's list, as they are sent.

@@ -202,15 +202,16 @@ def reduce_group(
     dense = {i: t for i, t in enumerate(tensors) if not isinstance(t, tf.IndexedSlices)}
     slices = [i for i in range(len(tensors)) if i not in dense]
     results = reduce_tensors("Allreduce", dense, options, name, names, step)
-    own_names = [_calls.suffixed(name, str(i)) for i in slices]
-    if dense:
-        opening = ""
-    elif not opening:
-        opening = name or ("HorovodGroupedAllreduce" if tf.executing_eagerly() else "")
-    reduced = allreduce_slices(
-        [tensors[i] for i in slices], own_names, options, step=step, opening=opening
-    )
-    results.update(zip(slices, reduced, strict=True))
+    if slices:
+        default = "HorovodGroupedAllreduce" if tf.executing_eagerly() else ""
+        rows = allreduce_slices(
+            [tensors[i] for i in slices],
+            [_calls.suffixed(name, str(i)) for i in slices],
+            options,
+            step=step,
+            opening="" if dense else opening or name or default,
+        )
+        results.update(zip(slices, rows, strict=True))
     return [results[i] for i in range(len(tensors))]
 
 

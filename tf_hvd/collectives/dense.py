@@ -72,19 +72,7 @@ def reduce_tensors(
     member_names: list[str] | None,
     step: Any = None,
 ) -> dict[int, Any]:
-    """The results for the members of a group; one request for each dtype that travels.
-
-    Args:
-      kind: see `_calls.run_reduction`.
-      tensors: tensors and variables, by their number in the user's list.
-      options: the caller's.
-      name: see `_calls.run_by_dtype`.
-      member_names: see there.
-      step: see `_calls.run_reduction`.
-
-    Returns:
-      The results by the same numbers.
-    """
+    """The results for members of a group, by the same numbers; a request for each dtype sent."""
 
     def call(members: list[int], request: str | None, names: list[str]) -> list[Any]:
         travelling, wire_dtype = as_one_op([sent[i] for i in members])

@@ -174,10 +174,6 @@ class ReductionOptions:
         return self.op == reduce_ops.Average and dtype in scales.NARROW
 
     @property
-    def op_name(self) -> str:
-        return reduce_ops.NAMES[self.op]
-
-    @property
     def set_id(self) -> int:
         """The number of the process set.
 
@@ -215,7 +211,7 @@ class ReductionOptions:
             return
         if any(isinstance(tensor, tf.IndexedSlices) for tensor in tensors):
             raise NotImplementedError(
-                f"allreduce of IndexedSlices with op={self.op_name} is not defined; "
+                f"allreduce of IndexedSlices with op={reduce_ops.NAMES[self.op]} is not defined; "
                 "use Sum or Average, or convert them with tf.convert_to_tensor."
             )
 
@@ -227,11 +223,7 @@ _OF_GRADIENTS = {
 
 
 def about_reduction(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the arguments of an optimizer or a tape those that `ReductionOptions.of_gradients` takes.
-
-    Args:
-      arguments: by name, as `locals()` has them.
-    """
+    """Of the `locals()` of an optimizer or a tape what `ReductionOptions.of_gradients` takes."""
     return {name: value for name, value in arguments.items() if name in _OF_GRADIENTS}
 
 
@@ -263,22 +255,13 @@ def options_of_call(
     )
 
 
+# In the order of `_unscaled`'s arguments.
+_OF_CALL = (
+    "op", "compression", "process_set", "ignore_name_scope", "device_dense", "device_sparse",
+    "sparse",
+)  # fmt: skip
+
+
 @functools.lru_cache(maxsize=128, typed=True)
-def _unscaled(
-    op: int,
-    compression: Any,
-    process_set: ProcessSet,
-    ignore_name_scope: bool,
-    device_dense: str,
-    device_sparse: str,
-    sparse: str | None,
-) -> ReductionOptions:
-    return ReductionOptions(
-        op=op,
-        compression=compression,
-        process_set=process_set,
-        ignore_name_scope=ignore_name_scope,
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        sparse=sparse,
-    )
+def _unscaled(*told: Any) -> ReductionOptions:
+    return ReductionOptions(**dict(zip(_OF_CALL, told, strict=True)))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
-from tf_hvd.training._local import LocalVariables, reduce_except_local
+from tf_hvd.training._local import LocalVariables
 from tf_hvd.training.aggregation import GradientAggregation, reduce_if_complete
 
 __all__ = ["LocalGradientAggregationHelper"]
@@ -55,8 +55,7 @@ class LocalGradientAggregationHelper:
         )
         self._allreduce = allreduce_func
         self._process_set = process_set
-        self._scale_local = scale_local_gradients
-        self._local = LocalVariables()
+        self._local = LocalVariables(scale_local_gradients)
         self._complete: Any = None
         self._variables: list[Any] = []
 
@@ -80,13 +79,8 @@ class LocalGradientAggregationHelper:
         return reduce_if_complete(
             self._complete,
             sums,
-            lambda: reduce_except_local(
-                self._reduce_shared,
-                self._process_set,
-                self._local,
-                self._scale_local,
-                sums,
-                self._variables,
+            lambda: self._local.reduce_others(
+                self._reduce_shared, self._process_set, sums, self._variables
             ),
         )
 

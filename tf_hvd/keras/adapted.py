@@ -119,10 +119,6 @@ def _unequal(everyone: Sequence[Sequence[Layer]]) -> tuple[int, int, Layer, Laye
 def check(everyone: Sequence[Sequence[Layer]], process_set: ProcessSet) -> None:
     """Raises if the ranks' layers are not alike; called on all ranks with the same.
 
-    Args:
-      everyone: the layers of each rank of the set.
-      process_set: the ranks.
-
     Raises:
       guard.GuardError: on all ranks, with the same text.
     """
@@ -162,10 +158,6 @@ def _follow_variables(broadcast: Sequence[Any]) -> None:
 
 def _after_broadcast(process_set: ProcessSet, broadcast: Sequence[Any]) -> None:
     """Has layers follow their variables, and compares those of all ranks of the set.
-
-    Args:
-      process_set: the ranks.
-      broadcast: the tf.Variables that were broadcast.
 
     Raises:
       guard.GuardError: see `check`.

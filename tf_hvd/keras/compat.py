@@ -6,7 +6,7 @@ its present optimizers and the older `optimizers.legacy`. What is hooked:
 - Keras 3: `_clip_gradients` of the optimizer. Keras calls it exactly once in each
   update, after unscaling and accumulation, before clipping and weight decay. It is
   given no variables; `_backend_apply_gradients`, which calls it, is, and `apply` sees
-  which gradients are None.
+  which gradients are None. What is put around each is in tf_hvd.keras.update_hooks.
 - tf_keras: `aggregate_gradients` (`_aggregate_gradients` of a legacy optimizer), made
   for this purpose: after unscaling, before clipping and before LossScaleOptimizer
   looks whether they are finite.
@@ -21,13 +21,13 @@ its present optimizers and the older `optimizers.legacy`. What is hooked:
 import contextlib
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from tf_hvd.core.tensorflow_hooks import enclosing_graphs, global_generator, tf_variable
-from tf_hvd.keras import instance_methods
+from tf_hvd.keras import hooks
 
 # What these callbacks remember of the epochs, and must not forget in a resume.
 REMEMBERED = {
@@ -62,40 +62,13 @@ UPDATING = {
     TF_KERAS: ("apply_gradients",),
     LEGACY: ("apply_gradients",),
 }
+# Methods that take gradients and variables as two lists; the others take pairs.
+OF_LISTS = ("apply", "_backend_apply_gradients")
 # By these a program says that it has reduced the gradients, as do Keras' wrappers.
 REDUCED = {"experimental_aggregate_gradients": False, "skip_gradients_aggregation": True}
 # What of tf_keras returns pairs of gradients and variables: of the present optimizers, of the
 # older ones.
 COMPUTING = ("compute_gradients", "_compute_gradients")
-
-
-class GradientSynchronizer(Protocol):
-    """What is hooked into an optimizer; tf_hvd.keras.optimizer makes it."""
-
-    def begin(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        """An update with these gradients, None among them, is about to be made."""
-
-    def applied(self, variables: Sequence[Any]) -> None:
-        """What an update has changed."""
-
-    def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """The gradients, reduced; called once in each update."""
-
-    def giving(self, reduced: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
-        """Within it a method of the user's makes an update of these gradients."""
-
-    @property
-    def in_users_method(self) -> bool:
-        """Whether one does now."""
-
-    def before_pass(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        """Gradients are about to be added up, which hides where they come from."""
-
-    def was_given(self, gradients: Sequence[Any], variables: Sequence[Any]) -> bool:
-        """Whether a method of the user's hands on gradients that are reduced already."""
-
-    def all_finite(self, finite: Any) -> Any:
-        """Whether the gradients of all ranks are finite, if this rank's are `finite`."""
 
 
 def kind_of(optimizer: Any) -> str | None:
@@ -158,7 +131,7 @@ def grows(optimizer: Any) -> bool:
 
 def synchronizer_of(optimizer: Any) -> Any:
     """What was hooked into `optimizer`, or into what it hands on to; None if nothing."""
-    mine = instance_methods.noted(optimizer)
+    mine = hooks.noted(optimizer)
     if mine is not None:
         return mine
     found = [synchronizer_of(inner) for inner in inner_optimizers(optimizer) or ()]
@@ -179,109 +152,31 @@ def iterations_of(optimizer: Any) -> Any:
     return tf.convert_to_tensor(tf_variable(optimizer.iterations))
 
 
-def hook_updates(optimizer: Any, kind: str, synchronizer: GradientSynchronizer) -> None:
-    """Puts `synchronizer` into one optimizer that makes updates itself.
-
-    Raises:
-      ValueError: it trains over a DTensor mesh, which reduces gradients itself.
-    """
-    if kind == KERAS:
-        _hook_keras(optimizer, synchronizer)
-        return
-    if getattr(optimizer, "_mesh", None) or getattr(optimizer, "_run_with_dtensor", False):
-        raise ValueError("an optimizer with a DTensor mesh reduces its gradients itself.")
-    _hook_aggregation(optimizer, HOOKS[kind][1], synchronizer)
+def has_mesh(optimizer: Any) -> bool:
+    """Whether an optimizer of tf_keras trains over a DTensor mesh."""
+    return bool(getattr(optimizer, "_mesh", None) or getattr(optimizer, "_run_with_dtensor", False))
 
 
-def reduced(
-    target: Any, synchronizer: GradientSynchronizer, gradients: Any, variables: Any
-) -> list[Any]:
-    """The gradients of an update, reduced.
-
-    By the program's own function, if it has put one in the place of Horovod's `_allreduce`. Those
-    that a method of the user's was given are.
-    """
-    if synchronizer.was_given(gradients, variables):
-        return list(gradients)
-    replaced = vars(target).get("_allreduce")
-    return list((replaced or synchronizer.reduce)(gradients, variables))
+def says_reduced(optimizer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether arguments of `apply_gradients`, after the pairs, say that these are reduced."""
+    # The second one, without its name: skip it, or of the older ones, do it.
+    unnamed = args[1:2] == (kind_of(optimizer) == TF_KERAS,)
+    return unnamed or any(kwargs.get(name) is value for name, value in REDUCED.items())
 
 
-def _hook_keras(optimizer: Any, synchronizer: GradientSynchronizer) -> None:
-    current: list[Any] = []
-
-    def hooked_apply(
-        target: Any, apply: Any, grads: Any, trainable_variables: Any = None, *more: Any, **kw: Any
-    ) -> Any:
-        grads = list(grads)
-        known = trainable_variables
-        known = trained_by(target) if known is None else list(known)
-        if not synchronizer.in_users_method:
-            synchronizer.begin(grads, known)
-        return apply(
-            grads, trainable_variables if trainable_variables is None else known, *more, **kw
-        )
-
-    def hooked_apply_filtered(
-        target: Any, apply_filtered: Any, grads: Any, trainable_variables: Any
-    ) -> Any:
-        current[:] = trainable_variables
-        with tf.name_scope(SCOPE):
-            result = apply_filtered(grads, trainable_variables)
-        if not synchronizer.in_users_method:
-            synchronizer.applied(trainable_variables)
-        return result
-
-    def hooked_clip(target: Any, clip: Any, grads: Any) -> Any:
-        return clip(reduced(target, synchronizer, grads, current))
-
-    instance_methods.put_around(optimizer, "apply", hooked_apply)
-    instance_methods.put_around(optimizer, "_backend_apply_gradients", hooked_apply_filtered)
-    instance_methods.put_around(optimizer, "_clip_gradients", hooked_clip)
-
-
-def _hook_aggregation(optimizer: Any, name: str, synchronizer: GradientSynchronizer) -> None:
-    def hooked_aggregate(target: Any, aggregate: Any, grads_and_vars: Any) -> Any:
-        pairs = list(grads_and_vars)
-        gradients = [gradient for gradient, _ in pairs]
-        variables = [variable for _, variable in pairs]
-        with tf.name_scope(SCOPE):
-            if not synchronizer.in_users_method:
-                synchronizer.begin(gradients, variables)
-            new = reduced(target, synchronizer, gradients, variables)
-        return aggregate(list(zip(new, variables, strict=True)))
-
-    def hooked_apply_gradients(
-        target: Any, apply_gradients: Any, grads_and_vars: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        pairs = list(grads_and_vars)
-        result = apply_gradients(pairs, *args, **kwargs)
-        if not synchronizer.in_users_method:
-            synchronizer.applied([variable for _, variable in pairs])
-        return result
-
-    instance_methods.put_around(optimizer, name, hooked_aggregate)
-    instance_methods.put_around(optimizer, "apply_gradients", hooked_apply_gradients)
+def fixed_scale(optimizer: Any) -> Any:
+    """The fixed factor of the loss, by which Keras 3 divides gradients within `apply`, or None."""
+    return getattr(optimizer, "loss_scale_factor", None)
 
 
 def overridden(optimizer: Any) -> list[str]:
     """The methods by which a class of the user's makes updates itself, the outermost first."""
     names = UPDATING.get(kind_of(optimizer) or "", ())
-    return [name for name in names if instance_methods.overrides(optimizer, name)]
+    return [name for name in names if hooks.overrides(optimizer, name)]
 
 
 def computed_by_legacy(optimizer: Any, loss: Any, var_list: Any, tape: Any) -> list[Any]:
     return list(optimizer._compute_gradients(loss, var_list, None, tape))
-
-
-def hook_build(optimizer: Any, after: Callable[[Any], None]) -> None:
-    """Calls `after` with a MultiOptimizer each time it was built, when it has all its own."""
-
-    def hooked_build(target: Any, build: Any, var_list: Any) -> None:
-        build(var_list)
-        after(target)
-
-    instance_methods.put_around(optimizer, "build", hooked_build)
 
 
 def trained_by(optimizer: Any) -> Any:
@@ -344,7 +239,7 @@ _NEAREST = (*_TRAINING, "call", "set_params")
 
 def library_classes(callback: Any) -> list[str]:
     """The names of those classes of a callback that are Keras' or ours, the nearest first."""
-    ours = instance_methods.LIBRARIES
+    ours = hooks.LIBRARIES
     return [k.__name__ for k in type(callback).__mro__ if k.__module__.partition(".")[0] in ours]
 
 
@@ -405,7 +300,7 @@ def _epochs(module: str, name: str, method: str) -> list[tuple[str, Any, str]]:
 
 
 def begin_within(
-    epoch: Any, name: str, original: Any, batches: Callable[[], int], anew: Callable[[], bool]
+    epoch: Any, name: str, go_through: Any, batches: Callable[[], int], anew: Callable[[], bool]
 ) -> Any:
     """Goes through an epoch's batches without the first ones, whose data it reads and drops.
 
@@ -414,11 +309,11 @@ def begin_within(
     Args:
       epoch: the object of Keras',
       name: and which of its methods,
-      original: and what that does.
+      go_through: and that method.
       batches: how many are left out, in whole executions; asked when the epoch begins.
       anew: whether Keras is to find out anew how many there are.
     """
-    found = original(epoch)
+    found = go_through()
     if name == _STEPS[0]:
         if anew():
             epoch._num_batches = epoch.data_adapter.num_batches
@@ -469,27 +364,26 @@ def _adapted(module: Any) -> list[tuple[str, Any, str]]:
 
 def roots(module: Any) -> list[tuple[str, Any, str]]:
     """What is replaced in classes: what for, the class to begin at, the method."""
-    if module.__name__ == "keras":
-        return [
-            ("update", module.optimizers.Optimizer, "apply"),
-            ("callbacks", module.callbacks.CallbackList, "__init__"),
-            ("batch norm", module.layers.BatchNormalization, "call"),
-            ("progress", module.callbacks.ProgbarLogger, "set_params"),
-            ("finite", module.optimizers.LossScaleOptimizer, "check_finite"),
-            ("jit", module.Model, "_resolve_auto_jit_compile"),
-            *_epochs("keras.src.trainers.epoch_iterator", "EpochIterator", _STEPS[0]),
-            *(("training", module.Model, name) for name in _TRAINING),
-            *_adapted(module),
-        ]
-    return [
-        ("update", module.optimizers.Optimizer, "apply_gradients"),
-        ("update", module.optimizers.legacy.Optimizer, "apply_gradients"),
+    found = [
         ("callbacks", module.callbacks.CallbackList, "__init__"),
         ("batch norm", module.layers.BatchNormalization, "call"),
         ("progress", module.callbacks.ProgbarLogger, "set_params"),
-        *_epochs("tf_keras.src.engine.data_adapter", "DataHandler", _STEPS[1]),
         *(("training", module.Model, name) for name in _TRAINING),
         *_adapted(module),
+    ]
+    if module.__name__ == "keras":
+        return [
+            *found,
+            ("update", module.optimizers.Optimizer, "apply"),
+            ("finite", module.optimizers.LossScaleOptimizer, "check_finite"),
+            ("jit", module.Model, "_resolve_auto_jit_compile"),
+            *_epochs("keras.src.trainers.epoch_iterator", "EpochIterator", _STEPS[0]),
+        ]
+    return [
+        *found,
+        ("update", module.optimizers.Optimizer, "apply_gradients"),
+        ("update", module.optimizers.legacy.Optimizer, "apply_gradients"),
+        *_epochs("tf_keras.src.engine.data_adapter", "DataHandler", _STEPS[1]),
     ]
 
 

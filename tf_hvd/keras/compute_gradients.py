@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from tf_hvd.keras import compat, instance_methods
+from tf_hvd.keras import compat, hooks
 
 # What calls one of them, or get_gradients, and applies the result.
 _WHOLE_UPDATES = ("minimize", "get_updates")
@@ -45,20 +45,20 @@ class _Computed:
     def hook(self, optimizer: Any, names: Sequence[str]) -> None:
         """Puts them there; `names`: which of compat.COMPUTING it has."""
         for name in names:
-            instance_methods.put_around(optimizer, name, self._pairs)
+            hooks.put_around(optimizer, name, self._pairs)
         for name in _WHOLE_UPDATES:
             if callable(getattr(optimizer, name, None)):
-                is_users = instance_methods.overrides(optimizer, name)
+                is_users = hooks.overrides(optimizer, name)
                 around = self._users_update if is_users else self._whole_update
-                instance_methods.put_around(optimizer, name, around)
+                hooks.put_around(optimizer, name, around)
         if hasattr(optimizer, "get_gradients"):
-            instance_methods.put_around(optimizer, "get_gradients", self._gradients)
+            hooks.put_around(optimizer, "get_gradients", self._gradients)
         if self._alone:
-            instance_methods.put_around(optimizer, "apply_gradients", self._apply)
+            hooks.put_around(optimizer, "apply_gradients", self._apply)
         # Horovod gives both to optimizers of either kind.
         for name, made in zip(compat.COMPUTING, (_public, _private), strict=True):
             if name not in names:
-                instance_methods.add(optimizer, name, made(weakref.ref(optimizer)))
+                hooks.add(optimizer, name, made(weakref.ref(optimizer)))
 
     def _whole_update(self, target: Any, update: Any, *args: Any, **kwargs: Any) -> Any:
         self._whole_updates += 1

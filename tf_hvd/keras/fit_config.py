@@ -124,13 +124,6 @@ def backup_of(callbacks: Sequence[Any]) -> Any:
 
 
 def config_of(model: Any, callbacks: Sequence[Any], params: Any) -> FitConfig:
-    """The plan of this rank.
-
-    Args:
-      model: what is trained.
-      callbacks: the user's.
-      params: what Keras tells callbacks of the `fit`.
-    """
     kinds = [_known(callback) for callback in callbacks]
     best = any(getattr(callback, "save_best_only", False) is True for callback in callbacks)
     found = backup_of(callbacks)

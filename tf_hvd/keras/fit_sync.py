@@ -322,11 +322,7 @@ def _has_own_loss(model: Any) -> bool:
 
 
 def _tell_of_same_data(everyone: Sequence[Mapping[str, float]]) -> None:
-    """Warns where all ranks seem to have had the same batches: nobody has split the data.
-
-    Args:
-      everyone: what each rank has measured in an epoch by itself.
-    """
+    """Warns where all ranks seem to have had the same batches: nobody has split the data."""
     losses = {numbers.get("loss") for numbers in everyone}
     loss = losses.pop()
     # A loss that is next to 0, or no number, says nothing.
@@ -369,12 +365,7 @@ class _Closing:
 
 
 def surround(base: Any, callbacks: Sequence[Any]) -> list[Any]:
-    """The callbacks of a `fit`, between those that make all ranks act as one.
-
-    Args:
-      base: keras.callbacks.Callback of the Keras that calls them.
-      callbacks: the user's.
-    """
+    """The callbacks of a `fit`, between those that make all ranks act as one."""
     fit = internal_callback(_Fit, base, callbacks=callbacks)
     closing = internal_callback(_Closing, base, fit=fit, base=base)
     fit_config.hold_writers(callbacks)

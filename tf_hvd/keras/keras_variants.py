@@ -1,7 +1,8 @@
 """One set of callbacks for Keras 3 and for tf_keras.
 
 What a callback does is written once, in a class without a base; here it is put on
-the base class of the Keras that will call it.
+the base class of the Keras that will call it. Where it changes what Keras' class does in
+methods that only some Keras has, `methods_around(base)` of it gives those, by name.
 """
 
 import functools
@@ -41,14 +42,7 @@ class KerasVariants:
 
     @functools.lru_cache(maxsize=4)  # noqa: B019 - there is one object for each module
     def of(self, keras: Any) -> types.SimpleNamespace:
-        """The classes for a Keras.
-
-        Args:
-          keras: the module `keras` or `tf_keras`.
-
-        Returns:
-          A namespace with the classes under their names.
-        """
+        """The classes for the module `keras` or `tf_keras`, under their names."""
         made = types.SimpleNamespace()
         for name, (behaviour, base) in self._parts.items():
             if not hasattr(keras.callbacks, base):
@@ -57,6 +51,8 @@ class KerasVariants:
             contents = {"__module__": self._module, "__doc__": behaviour.__doc__}
             if not hasattr(bases[1], compat.ASKED_BY_TF_KERAS):
                 contents[compat.ASKED_BY_TF_KERAS] = _refusal(self._module, name)
+            if hasattr(behaviour, "methods_around"):
+                contents |= behaviour.methods_around(bases[1])
             setattr(made, name, type(name, bases, contents))
         return made
 

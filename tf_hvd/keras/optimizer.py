@@ -1,13 +1,8 @@
 """DistributedOptimizer for the optimizers of Keras 3 and of tf_keras."""
 
-import contextlib
-import functools
-from collections.abc import Callable, Sequence
 from typing import Any
 
-import tensorflow as tf
-
-from tf_hvd.collectives import collectives, reduce_ops
+from tf_hvd.collectives import reduce_ops
 from tf_hvd.collectives.compression import Compression, Compressor
 from tf_hvd.collectives.options import ReductionOptions, about_reduction
 from tf_hvd.collectives.powersgd import PowerSGD
@@ -15,264 +10,13 @@ from tf_hvd.core import config
 from tf_hvd.core._strategy import refuse_replicas
 from tf_hvd.core.convention import Convention
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
-from tf_hvd.core.tensorflow_hooks import in_xla, on_host, tf_variable, verbatim, waits_for
-from tf_hvd.keras import compat, compute_gradients, instance_methods, users_methods
-from tf_hvd.keras.aggregation import hook_passes
-from tf_hvd.keras.reduced_by_user import ReducedByUser, as_given
-from tf_hvd.keras.update_checks import check_if, checks_state
-from tf_hvd.training import agreement, eager_marks, guard, initial_weights
-from tf_hvd.training._local import LocalVariables, reduce_except_local, weights_of_layers
+from tf_hvd.keras import compat, compute_gradients, hooks, update_hooks
+from tf_hvd.keras.synchronizer import GradientSynchronizer
+from tf_hvd.keras.users_methods import IDEMPOTENT, Given
+from tf_hvd.training import eager_marks
+from tf_hvd.training._local import LocalVariables, weights_of_layers
 from tf_hvd.training.aggregation import GradientAggregation, check_passes
-from tf_hvd.training.counter import Counter
 from tf_hvd.training.reduction import GradientReducer
-
-
-class GradientSynchronizer:
-    """What is hooked into one optimizer: reduces its gradients, and counts.
-
-    Args:
-      name: what the requests are called after.
-      reducer: does the reduction.
-      local: the variables that each rank trains for itself.
-      scale_local: see `reduce_except_local`.
-      check_steps: compare the ranks' weights every so many updates; 0: never.
-      given: which method of the user's makes an update.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        reducer: GradientReducer,
-        local: LocalVariables,
-        scale_local: bool,
-        check_steps: int,
-        given: users_methods.Given,
-    ) -> None:
-        self.name = name
-        self.local = local
-        self.process_set = reducer.process_set
-        self._reducer = reducer
-        self._scale_local = scale_local
-        self._check_steps = check_steps
-        self._given = given
-        self.aggregation: GradientAggregation | None = None
-        """What adds up the passes of an update; None where each is an update."""
-        self.reduced_by_user = ReducedByUser(name, reducer.op, reducer.process_set)
-        self._gradients: list[Any] = []
-        self._variables: list[Any] = []
-        # Updates whose gradients are there, all of them and those since the ranks have joined,
-        # and updates that are made; not counted in a v1 graph.
-        self._updates: Counter | None = None
-        self._together: Counter | None = None
-        self._applied: Counter | None = None
-        with tf.init_scope():
-            if tf.executing_eagerly():
-                self._updates, self._applied = Counter("tf_hvd_updates"), Counter("tf_hvd_applied")
-                self._together = Counter("tf_hvd_together", self.process_set)
-
-    @property
-    def updates(self) -> int | None:
-        """Updates made so far, or None in a v1 graph, where they are not counted."""
-        return None if self._updates is None else int(self._updates.value())
-
-    def state(self) -> list[Any]:
-        """The variables that functions have captured which make updates."""
-        counters = (self._updates, self._applied, self._together)
-        found = [counter.variable for counter in counters if counter is not None]
-        if found:
-            found.append(checks_state())
-        return found + (self.aggregation.variables() if self.aggregation is not None else [])
-
-    def shared(self, variables: Sequence[Any]) -> list[Any]:
-        """Those of `variables` that must be equal on all ranks."""
-        return [v for v in variables if v not in self.local and not compat.has_own_values(v)]
-
-    @property
-    def in_users_method(self) -> bool:
-        return self._given.by is not None
-
-    def giving(self, reduced: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
-        return self._given.update(self, reduced)
-
-    def was_given(self, gradients: Sequence[Any], variables: Sequence[Any]) -> bool:
-        """Whether a method of the user's hands on gradients that are reduced already.
-
-        Others, which it has computed itself, are to be reduced.
-
-        Raises:
-          ValueError: that cannot be told.
-        """
-        if not self.in_users_method:
-            return False
-        pairs = zip(gradients, variables, strict=True)
-        shared = [g for g, v in pairs if not (v in self.local or compat.has_own_values(v))]
-        op, process_set = self._reducer.op, self.process_set
-        if agreement.takes_part(process_set) and not self._given.holds(
-            shared, op, process_set, self.name
-        ):
-            self.begin(gradients, variables)
-            return False
-        if self._given.by is not self:  # that of an outer optimizer has reduced them
-            self._count(gradients)
-        return True
-
-    def before_pass(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        self.reduced_by_user.before_pass(gradients, variables)
-
-    def begin(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        """Remembers what an update is about to be made of, with what Keras leaves out of it."""
-        self._gradients, self._variables = list(gradients), list(variables)
-
-    def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Reduces the gradients of one update.
-
-        Raises:
-          ValueError: with op=Sum or Product, the program has reduced them already, or may have.
-          RuntimeError: it is within a tf.distribute strategy of several replicas.
-        """
-        refuse_replicas("a DistributedOptimizer was used")
-        if self.reduced_by_user.take(gradients):
-            self._gradients, self._variables = [], []  # they hold the graph
-            return list(gradients)
-        by_program = self.reduced_by_user.found(self._gradients, self._variables)
-        checks, read = self._checks()
-        self._gradients, self._variables = [], []  # they hold the graph
-        with tf.control_dependencies(checks):
-            if by_program:
-                reduced = as_given(gradients)
-            else:
-                step = agreement.stamped(self._step(), read)
-                reduced = reduce_except_local(
-                    functools.partial(self._reducer.reduce, step=step),
-                    self._reducer.process_set,
-                    self.local,
-                    self._scale_local,
-                    gradients,
-                    variables,
-                )
-        if agreement.takes_part(self.process_set):
-            self._count(reduced)
-        return reduced
-
-    @verbatim
-    def allreduce(
-        self,
-        grads: Sequence[Any],
-        vars: Sequence[Any],  # noqa: A002 - the argument is Horovod's
-    ) -> list[Any]:
-        """Horovod's `optimizer._allreduce`: reduces gradients; the next update does not again.
-
-        Args:
-          grads: tensors, IndexedSlices and None.
-          vars: what they belong to.
-        """
-        with tf.name_scope(compat.SCOPE):
-            self.begin(grads, vars)
-            reduced = self.reduce(grads, vars)
-        self.reduced_by_user.remember(reduced)
-        return reduced
-
-    @verbatim
-    def allreduce_grads(
-        self,
-        grads: Sequence[Any],
-        vars: Sequence[Any],  # noqa: A002 - the argument is Horovod's
-        use_generic_names: bool = False,
-    ) -> list[Any]:
-        """Horovod's `optimizer._allreduce_grads`: reduces gradients, as a tape does.
-
-        Args:
-          grads: tensors, IndexedSlices and None.
-          vars: what they belong to.
-          use_generic_names: requests are named by their place, not by the variables.
-        """
-        reduced = self._reducer.reduce(list(grads), list(vars), use_generic_names)
-        eager_marks.put(reduced, vars)
-        return reduced
-
-    def all_finite(self, finite: Any) -> Any:
-        """Whether the gradients of all ranks are finite: all take a step, or none does.
-
-        A sum and not a minimum: a rank that has joined takes part with zeros.
-        """
-        if not agreement.takes_part(self.process_set):
-            return finite
-        with tf.name_scope(compat.SCOPE), on_host():
-            bad = collectives.allreduce(
-                tf.cast(tf.logical_not(finite), tf.int32),
-                op=reduce_ops.Sum,
-                name=f"{self.name}_non_finite",
-                process_set=self.process_set,
-            )
-        return tf.equal(bad, 0)
-
-    def _checks(self) -> tuple[list[Any], Any | None]:
-        """Ops that must have run before the gradients are reduced; and for `agreement.stamped`."""
-        if self._together is None or not agreement.takes_part(self.process_set):
-            return [], None
-        done = self._together.value()
-        checks = []
-        compiled = in_xla()
-        if not compiled:  # else a bucket's call has the names of those that have a gradient
-            checks.append(check_if(tf.equal(done, 0), self._check_presence))
-        due: dict[Callable[[Any | None], Any], Any] = {}
-        if guard.watches():
-            due[self._check_start] = tf.equal(done, initial_weights.REDUCTION - 1)
-        if self._check_steps:
-            due[self._check_weights] = tf.logical_and(
-                done > 0, tf.equal(done % self._check_steps, 0)
-            )
-        shared = self.shared(self._variables) if compiled else []
-        bits, read = agreement.read_before(shared, [*due.values()])
-        for check, when in due.items():
-            checks.append(check_if(when, functools.partial(check, bits)))
-        return waits_for(checks), read
-
-    def applied(self, variables: Sequence[Any]) -> None:
-        """Counts an update, when all the variables that it changes have been changed."""
-        self.reduced_by_user.forget()
-        if self._applied is None or not agreement.takes_part(self.process_set):
-            return
-        changed = [] if tf.executing_eagerly() else [tf_variable(v).read_value() for v in variables]
-        with tf.control_dependencies(changed):
-            self._applied.add()
-
-    def _step(self) -> Any:
-        """What the ranks compare, to see that they are at the same update.
-
-        Not the optimizer's own count: one rank may have loaded another from a
-        checkpoint, and Keras counts beside the update, also one that then fails.
-        """
-        if self._applied is None or not agreement.takes_part(self.process_set):
-            return None
-        return self._applied.value()
-
-    def _count(self, reduced: Sequence[Any]) -> None:
-        """Counts the update when its gradients are there: one that failed before is none."""
-        if self._updates is None or self._together is None:
-            return
-        with tf.control_dependencies(waits_for(reduced)):
-            self._updates.add()
-            self._together.add()
-
-    def _check_presence(self) -> Any:
-        pairs = zip(self._gradients, self._variables, strict=True)
-        present = {id(v): g is not None for g, v in pairs}
-        variables = self.shared(self._variables)
-        return agreement.assert_present(
-            [present[id(variable)] for variable in variables],
-            variables,
-            self.process_set,
-            f"{self.name}_gradients",
-        )
-
-    def _check_start(self, bits: Any | None) -> Any:
-        return initial_weights.compare(self.shared(self._variables), self.process_set, bits)
-
-    def _check_weights(self, bits: Any | None) -> Any:
-        return agreement.assert_equal(
-            self.shared(self._variables), self.process_set, f"{self.name}_weights", bits
-        )
 
 
 def _no_optimizer(found: Any) -> str:
@@ -303,11 +47,10 @@ class _Wrapping:
     ) -> None:
         self._name = name
         self._check_steps = check_steps
-        self._scale_local = scale_local
         self._options = options
         self._aggregation = aggregation
-        self._local = LocalVariables()
-        self._given = users_methods.Given()
+        self._local = LocalVariables(scale_local)
+        self._given = Given()
 
     def wrap(self, optimizer: Any) -> None:
         """Hooks `optimizer`, or all that are inside of it.
@@ -324,48 +67,47 @@ class _Wrapping:
             self._wrap_growing(optimizer)
         if inner is not None and compat.overridden(optimizer):
             self._hook_users_methods(optimizer, compat.synchronizer_of(optimizer))
-        instance_methods.add(optimizer, "register_local_var", self._local.register)
-        instance_methods.add(optimizer, "horovod_distributed", True)
+        hooks.add(optimizer, "register_local_var", self._local.register)
+        hooks.add(optimizer, "horovod_distributed", True)
 
     def _wrap_leaf(self, optimizer: Any) -> None:
         kind = compat.kind_of(optimizer)
         if kind is None:
             raise ValueError(_no_optimizer(optimizer))
         synchronizer = self._synchronizer(optimizer)
-        compat.hook_updates(optimizer, kind, synchronizer)
-        if self._options.op not in users_methods.IDEMPOTENT or Convention.name == "horovod":
+        update_hooks.hook_updates(optimizer, kind, synchronizer)
+        if self._options.op not in IDEMPOTENT or Convention.name == "horovod":
             eager_marks.want()
-        instance_methods.track_when_saved(optimizer, synchronizer.state)
+        hooks.track_when_saved(optimizer, synchronizer.state)
         self._hook_users_methods(optimizer, synchronizer)
         if self._aggregation["passes"] == 1:
-            instance_methods.add(optimizer, "_allreduce", synchronizer.allreduce)
-            instance_methods.add(optimizer, "_allreduce_grads", synchronizer.allreduce_grads)
-        instance_methods.note(optimizer, synchronizer)
+            hooks.add(optimizer, "_allreduce", synchronizer.allreduce)
+            hooks.add(optimizer, "_allreduce_grads", synchronizer.allreduce_grads)
+        hooks.note(optimizer, synchronizer)
 
     def _hook_users_methods(self, optimizer: Any, synchronizer: GradientSynchronizer) -> None:
         """Puts the reduction before methods of the user's, and before it the sums of passes."""
-        users_methods.hook(optimizer, synchronizer)
+        update_hooks.hook_users_methods(optimizer, synchronizer)
         if self._aggregation["passes"] > 1:
             if synchronizer.aggregation is None:
                 synchronizer.aggregation = GradientAggregation(**self._aggregation)
-            hook_passes(optimizer, synchronizer.aggregation, synchronizer)
+            update_hooks.hook_passes(optimizer, synchronizer)
 
     def _synchronizer(self, optimizer: Any) -> GradientSynchronizer:
         name = self._name or f"Distributed{type(optimizer).__name__}"
         reducer = GradientReducer(name, self._options)
-        return GradientSynchronizer(
-            name, reducer, self._local, self._scale_local, self._check_steps, self._given
-        )
+        return GradientSynchronizer(name, reducer, self._local, self._check_steps, self._given)
 
     def _wrap_growing(self, optimizer: Any) -> None:
-        instance_methods.note(optimizer, self._synchronizer(optimizer))
+        hooks.note(optimizer, self._synchronizer(optimizer))
 
-        def wrap_new(target: Any) -> None:
+        def wrap_new(target: Any, build: Any, var_list: Any) -> None:
+            build(var_list)
             for each in compat.inner_optimizers(target) or ():
                 if compat.synchronizer_of(each) is None:
                     self.wrap(each)
 
-        compat.hook_build(optimizer, wrap_new)
+        hooks.put_around(optimizer, "build", wrap_new)
 
 
 def DistributedOptimizer(  # noqa: N802 - Horovod's name

@@ -20,13 +20,7 @@ from tf_hvd.training import agreement, dataflow, eager_marks
 
 
 class ReducedByUser:
-    """Keeps what was reduced for the user from being reduced again by one optimizer.
-
-    Args:
-      name: of the optimizer, for errors.
-      op: its reduce op.
-      process_set: the ranks that train together.
-    """
+    """Keeps what was reduced for the user from being reduced again by one optimizer."""
 
     def __init__(self, name: str, op: int, process_set: ProcessSet) -> None:
         self._name = name

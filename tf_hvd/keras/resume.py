@@ -116,12 +116,10 @@ class BackupAndRestore(FollowsData):
         self.orders = new_orders()
         self._place = Place(self.orders)
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if BackupAndRestore in cls.__bases__:
-            for name in compat.SAVES:
-                if hasattr(cls, name):
-                    setattr(cls, name, _and_states(cls, name))
+    @staticmethod
+    def methods_around(base: Any) -> dict[str, Any]:
+        """Those of Keras' class that write."""
+        return {name: _and_states(base, name) for name in compat.SAVES if hasattr(base, name)}
 
     def lead(self, callbacks: Sequence[Any]) -> None:
         """A `fit` calls `begin` and the others up to `end`, after `callbacks`."""
@@ -283,10 +281,10 @@ class BackupAndRestore(FollowsData):
             self.end(logs)
 
 
-def _and_states(kind: type, name: str) -> Any:
+def _and_states(base: Any, name: str) -> Any:
     def write(self: Any, *args: Any, **kwargs: Any) -> None:
         if self.may_write():
-            getattr(super(kind, self), name)(*args, **kwargs)
+            getattr(base, name)(self, *args, **kwargs)
             self.write_states()
 
     return write

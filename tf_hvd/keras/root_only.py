@@ -4,9 +4,10 @@ Those of tf_hvd.keras.callbacks are made so. One of Keras' own becomes so for a 
 """
 
 import functools
+from collections.abc import Iterator
 from typing import Any
 
-from tf_hvd.keras import instance_methods, metrics
+from tf_hvd.keras import hooks, metrics
 
 
 class RootOnly:
@@ -21,50 +22,43 @@ class RootOnly:
     def _is_to_run(self) -> bool:
         return metrics.is_root(self.model)
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        base = next((kind for kind in cls.__mro__ if kind.__name__ == "Callback"), None)
-        # Without one it is to be put on a class of Keras'; on one already, it is a user's own,
-        # which may do more.
-        if base is None or any(
-            RootOnly in kind.__mro__ and issubclass(kind, base) for kind in cls.__bases__
-        ):
-            return
-        for name in filter(_is_hook, dir(base)):
-            does, nothing = getattr(cls, name), getattr(base, name)
-            if does is not nothing:
-                setattr(cls, name, _by_root(cls, does, nothing))
+    @classmethod
+    def methods_around(cls, base: Any) -> dict[str, Any]:
+        """The hooks of a class of Keras' that is made to act on the first rank."""
+        return {name: _method(base, name, nothing) for name, nothing in _hooks_of(base)}
+
+
+def _hooks_of(kind: type) -> Iterator[tuple[str, Any]]:
+    """The names of those hooks in which a callback does something, and what does nothing."""
+    base = next(each for each in kind.__mro__ if each.__name__ == "Callback")
+    for name in filter(_is_hook, dir(base)):
+        if getattr(kind, name) is not getattr(base, name):
+            yield name, getattr(base, name)
 
 
 def _is_hook(name: str) -> bool:
     return name == "set_model" or name.startswith("on_")
 
 
-def _by_root(cls: Any, does: Any, nothing: Any) -> Any:
-    @functools.wraps(does)
+def _method(base: Any, name: str, nothing: Any) -> Any:
+    @functools.wraps(getattr(base, name))
     def hook(self: Any, *args: Any, **kwargs: Any) -> Any:
-        name = does.__name__
-        if name == "set_model":
-            nothing(self, *args, **kwargs)
-            runs = metrics.is_root(self.model)
-        else:
-            runs = self._is_to_run()
-        if not runs:
-            return nothing(self, *args, **kwargs)
-        return getattr(super(cls, self), name)(*args, **kwargs)
+        does = functools.partial(getattr(base, name), self)
+        return _by_root(nothing, self, does, *args, **kwargs)
 
     return hook
 
 
-# Of each class that an object had when it was held, the class that it has meanwhile.
-@functools.lru_cache(maxsize=256)
-def _held(kind: type) -> type:
-    named = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
-    return type(kind.__name__, (RootOnly, kind), {**named, "held_class": kind})
+def _by_root(nothing: Any, callback: Any, does: Any, *args: Any, **kwargs: Any) -> Any:
+    if nothing.__name__ == "set_model":
+        nothing(callback, *args, **kwargs)  # it says who trains the model
+    ours = isinstance(callback, RootOnly)
+    runs = callback._is_to_run() if ours else metrics.is_root(callback.model)
+    return does(*args, **kwargs) if runs else nothing(callback, *args, **kwargs)
 
 
 def is_held(callback: Any) -> bool:
-    return hasattr(type(callback), "held_class")
+    return bool(hooks.noted(callback))
 
 
 def hold(callback: Any) -> None:
@@ -76,13 +70,14 @@ def hold(callback: Any) -> None:
     if getattr(callback, "root_writes", False):
         return
     for name in filter(_is_hook, dir(callback)):
-        if name in vars(callback) or instance_methods.overrides(callback, name):
+        if name in vars(callback) or hooks.overrides(callback, name):
             return
-    kind: Any = type(callback)
-    callback.__class__ = _held(kind)
+    for name, nothing in _hooks_of(type(callback)):
+        hooks.put_around(callback, name, functools.partial(_by_root, nothing))
+    hooks.note(callback, True)
 
 
 def release(callback: Any) -> None:
     """Makes it what it was before `hold`, if it was held."""
     if is_held(callback):
-        callback.__class__ = type(callback).held_class
+        hooks.forget(callback)

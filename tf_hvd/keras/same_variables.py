@@ -28,10 +28,6 @@ def exist_everywhere(variables: Sequence[Any], built: bool) -> bool:
     """Whether all ranks of the job have variables of these shapes, in this order.
 
     Their names do not count: Keras numbers them in each process by itself.
-
-    Args:
-      variables: of the model and its optimizer, as this rank has them.
-      built: whether the model is built.
     """
     if not (agreement.takes_part(global_process_set) and tf.executing_eagerly()):
         return True
@@ -41,10 +37,6 @@ def exist_everywhere(variables: Sequence[Any], built: bool) -> bool:
 
 def check(variables: Sequence[Any], when: str) -> None:
     """Raises unless all ranks have the same variables.
-
-    Args:
-      variables: as this rank has them.
-      when: in the text of the error.
 
     Raises:
       ValueError: on all ranks, with the same text.

@@ -11,7 +11,7 @@ come from; eagerly the ranks compare them, for derived gradients are equal on al
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -19,7 +19,6 @@ import tensorflow as tf
 from tf_hvd.collectives import reduce_ops
 from tf_hvd.core.process_sets import ProcessSet
 from tf_hvd.core.tensorflow_hooks import enclosing_graphs
-from tf_hvd.keras import compat, instance_methods
 from tf_hvd.training import agreement, dataflow
 
 # Reducing what is equal on all ranks changes nothing.
@@ -79,98 +78,3 @@ class Given(threading.local):
                 "Call the step in a tf.function, where it can be seen; or use op=Average."
             )
         return False
-
-
-def hook(optimizer: Any, synchronizer: compat.GradientSynchronizer) -> None:
-    """Has the methods of `overridden` get reduced gradients; each update is reduced once."""
-    # The third argument of `apply_gradients` that says so, without its name.
-    says_reduced = compat.kind_of(optimizer) == compat.TF_KERAS
-
-    def hooked_apply_gradients(
-        target: Any, apply_gradients: Any, grads_and_vars: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        told = any(kwargs.get(name) is value for name, value in compat.REDUCED.items())
-        if synchronizer.in_users_method or told or args[1:2] == (says_reduced,):
-            return apply_gradients(grads_and_vars, *args, **kwargs)
-        pairs = list(grads_and_vars)
-        variables = [variable for _, variable in pairs]
-
-        def update(reduced: Any) -> Any:
-            return apply_gradients(list(zip(reduced, variables, strict=True)), *args, **kwargs)
-
-        synchronizer.begin([gradient for gradient, _ in pairs], variables)
-        return _give(target, synchronizer, pairs, update, _scale_of(target))
-
-    def hooked_apply(
-        target: Any, apply: Any, grads: Any, trainable_variables: Any = None, *more: Any, **kw: Any
-    ) -> Any:
-        grads, known = list(grads), trainable_variables
-        known = compat.trained_by(target) if known is None else list(known)
-        given = trainable_variables if trainable_variables is None else known
-        if synchronizer.in_users_method or len(grads) != len(known):  # which Keras refuses
-            return apply(grads, given, *more, **kw)
-        synchronizer.begin(grads, known)
-        return _give(
-            target,
-            synchronizer,
-            list(zip(grads, known, strict=True)),
-            lambda reduced: apply(reduced, given, *more, **kw),
-            _scale_of(target),
-        )
-
-    def hooked_apply_filtered(
-        target: Any, apply_filtered: Any, grads: Any, trainable_variables: Any
-    ) -> Any:
-        if synchronizer.in_users_method:
-            return apply_filtered(grads, trainable_variables)
-        pairs = list(zip(grads, trainable_variables, strict=True))
-        return _give(
-            target,
-            synchronizer,
-            pairs,
-            lambda reduced: apply_filtered(reduced, trainable_variables),
-        )
-
-    hooks: Sequence[Any] = (hooked_apply_gradients, hooked_apply, hooked_apply_filtered)
-    by_name = dict(zip(compat.UPDATING[compat.KERAS], hooks, strict=True))
-    for name in compat.overridden(optimizer):
-        instance_methods.put_around(optimizer, name, by_name[name])
-
-
-def _scale_of(optimizer: Any) -> Any:
-    """The fixed factor of the loss, by which Keras 3 divides gradients within `apply`, or None."""
-    return getattr(optimizer, "loss_scale_factor", None)
-
-
-def _give(
-    target: Any,
-    synchronizer: compat.GradientSynchronizer,
-    pairs: Sequence[Any],
-    update: Callable[[list[Any]], Any],
-    scale: Any = None,
-) -> Any:
-    """Makes an update by a method of the user's, which gets reduced gradients.
-
-    But for those that Keras would not reduce either.
-
-    Args:
-      target: the optimizer.
-      synchronizer: reduces.
-      pairs: gradients and variables.
-      update: calls the method with the gradients.
-      scale: what the gradients are multiplied by, and stay so; None for nothing.
-    """
-    variables = [variable for _, variable in pairs]
-    own = [compat.has_own_values(variable) for variable in variables]
-    gradients = [None if mine else g for mine, (g, _) in zip(own, pairs, strict=True)]
-    with tf.name_scope(compat.SCOPE):
-        if scale is not None:
-            gradients = [None if g is None else g / scale for g in gradients]
-        reduced = compat.reduced(target, synchronizer, gradients, variables)
-        if scale is not None:
-            reduced = [None if g is None else g * scale for g in reduced]
-    reduced = [g if mine else r for mine, (g, _), r in zip(own, pairs, reduced, strict=True)]
-    with synchronizer.giving(reduced):
-        result = update(reduced)
-    synchronizer.applied(variables)
-    return result

@@ -12,9 +12,15 @@ from tf_hvd.core.tensorflow_hooks import tf_variable
 
 
 class LocalVariables:
-    """The registered local variables of one optimizer or tape, compared by identity."""
+    """The registered local variables of one optimizer or tape, compared by identity.
 
-    def __init__(self) -> None:
+    Args:
+      scale: divide their gradients by the number of ranks of the set, which is the weight that a
+        rank's gradient has in the averages; not on ranks outside of it.
+    """
+
+    def __init__(self, scale: bool) -> None:
+        self._scale = scale
         self._registered: dict[int, Any] = {}  # holds them, so that no id is reused
 
     def register(self, variable: Any) -> None:
@@ -24,6 +30,34 @@ class LocalVariables:
 
     def __contains__(self, variable: object) -> bool:
         return id(tf_variable(variable)) in self._registered
+
+    def reduce_others(
+        self,
+        reduce: Callable[[list[Any], Sequence[Any]], Sequence[Any]],
+        process_set: ProcessSet,
+        gradients: Sequence[Any],
+        variables: Sequence[Any],
+    ) -> list[Any]:
+        """Reduces the gradients of all variables but these.
+
+        Args:
+          reduce: gets the gradients and variables of the others; gives the reduced ones in their
+            order.
+          process_set: who takes part.
+          gradients: tensors, IndexedSlices and None.
+          variables: what they belong to.
+        """
+        # These are left out, and not None: ranks may have different numbers of them.
+        shared = [i for i, variable in enumerate(variables) if variable not in self]
+        reduced = reduce([gradients[i] for i in shared], [variables[i] for i in shared])
+        results = list(gradients)
+        for index, gradient in zip(shared, reduced, strict=True):
+            results[index] = gradient
+        scales = self._scale and process_set.included() is not False
+        for index in set(range(len(results))) - set(shared):
+            gradient = each_row_once(gradients[index])
+            results[index] = _scaled(gradient, process_set) if scales else gradient
+        return results
 
 
 def weights_of_layers(layers: Any) -> list[Any]:
@@ -50,39 +84,6 @@ def weights_of_layers(layers: Any) -> list[Any]:
             )
         weights.extend(found)
     return weights
-
-
-def reduce_except_local(
-    reduce: Callable[[list[Any], Sequence[Any]], Sequence[Any]],
-    process_set: ProcessSet,
-    local: LocalVariables,
-    scale_local: bool,
-    gradients: Sequence[Any],
-    variables: Sequence[Any],
-) -> list[Any]:
-    """Reduces the gradients of all variables but the local ones.
-
-    Args:
-      reduce: gets the gradients and variables of the others; gives the reduced ones in their
-        order.
-      process_set: who takes part.
-      local: the variables to leave out.
-      scale_local: divide local gradients by the number of ranks of the set, which is the
-        weight that a rank's gradient has in the averages; not on ranks outside of it.
-      gradients: tensors, IndexedSlices and None.
-      variables: what they belong to.
-    """
-    # The local ones are left out, and not None: ranks may have different numbers of them.
-    shared = [i for i, variable in enumerate(variables) if variable not in local]
-    reduced = reduce([gradients[i] for i in shared], [variables[i] for i in shared])
-    results = list(gradients)
-    for index, gradient in zip(shared, reduced, strict=True):
-        results[index] = gradient
-    scales = scale_local and process_set.included() is not False
-    for index in set(range(len(results))) - set(shared):
-        gradient = each_row_once(gradients[index])
-        results[index] = _scaled(gradient, process_set) if scales else gradient
-    return results
 
 
 def _scaled(gradient: Any, process_set: ProcessSet) -> Any:

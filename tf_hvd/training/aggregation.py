@@ -183,13 +183,7 @@ class GradientAggregation:
 def reduce_if_complete(
     complete: Any, sums: Sequence[Any], reduce: Callable[[], Sequence[Any]]
 ) -> list[Any]:
-    """The reduced sums of a complete step; else the rank's own, which nobody applies.
-
-    Args:
-      complete: what `GradientAggregation.add` has returned.
-      sums: the same.
-      reduce: gives the reduced ones, in their order.
-    """
+    """The reduced sums of a complete step; else the rank's own, which nobody applies."""
     known = [i for i, total in enumerate(sums) if total is not None]
 
     def reduced() -> list[Any]:

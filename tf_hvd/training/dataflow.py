@@ -266,11 +266,6 @@ class Tracing(_Flow):
         node = self.node(op)
         return node.meets or any(self.library.body(name).meets for name in node.calls)
 
-    def all_nodes(self) -> Iterator[_Node]:
-        for graph in self._graphs:
-            for op in graph.get_operations():
-                yield self.node(op)
-
     def of(self, gradients: Sequence[Any]) -> set[str]:
         """Where gradients come from: "reduced", "backward" or "elsewhere".
 
@@ -297,7 +292,7 @@ class Tracing(_Flow):
             return False
         if "backward" in sources:
             return True
-        nodes = list(self.all_nodes())
+        nodes = [self.node(op) for graph in self._graphs for op in graph.get_operations()]
         beside = any(self.holds_reduction(node) for node in nodes)
         return self.may_be_sums(values) and not beside and any(node.backward for node in nodes)
 
@@ -319,20 +314,12 @@ def reduced(gradients: Sequence[Any], graphs: Sequence[Any]) -> bool:
     """Whether it is known that one of these gradients has been reduced.
 
     By a collective: of what a program in Python does nothing is known.
-
-    Args:
-      gradients: see `Tracing.unreduced`.
-      graphs: of the functions being traced, the innermost first.
     """
     return "reduced" in Tracing(graphs, _REDUCES).of(traced(gradients, graphs))
 
 
 def collectives(graphs: Sequence[Any]) -> list[Any]:
-    """The ops of the innermost function that wait for other ranks, or whose functions do.
-
-    Args:
-      graphs: of the functions being traced, the innermost first.
-    """
+    """The ops of the innermost function that wait for other ranks, or whose functions do."""
     flow = Tracing(graphs)
     return [op for op in graphs[0].get_operations() if flow.meets(op)]
 

@@ -14,7 +14,7 @@ from tf_hvd.collectives.powersgd import PowerSGD
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
 from tf_hvd.core.tensorflow_hooks import verbatim
 from tf_hvd.training import agreement, eager_marks, initial_weights
-from tf_hvd.training._local import LocalVariables, reduce_except_local, weights_of_layers
+from tf_hvd.training._local import LocalVariables, weights_of_layers
 from tf_hvd.training.reduction import GradientReducer
 
 _NAME = "DistributedGradientTape"
@@ -28,8 +28,7 @@ class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         # other's changes (one may be entered and the other asked).
         self.__dict__ = tape.__dict__
         self._hvd_reducer = reducer
-        self._hvd_local = LocalVariables()
-        self._hvd_scale_local = scale_local
+        self._hvd_local = LocalVariables(scale_local)
         self._hvd_is_plain = False
 
     def register_local_source(self, source: Any) -> None:
@@ -71,17 +70,12 @@ class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         shared = [source for source in flat if source not in self._hvd_local]
         compared, read = initial_weights.before_reduction(shared, self._hvd_reducer.process_set)
         with tf.control_dependencies(compared):
-            reduced = reduce_except_local(
-                functools.partial(
-                    self._hvd_reducer.reduce,
-                    generic_names=use_generic_names,
-                    step=agreement.stamped(None, read),
-                ),
-                self._hvd_reducer.process_set,
-                self._hvd_local,
-                self._hvd_scale_local,
+            reduced = self._hvd_reducer.reduce(
                 tf.nest.flatten(gradients),
                 flat,
+                use_generic_names,
+                step=agreement.stamped(None, read),
+                local=self._hvd_local,
             )
         if eager_marks.wanted():
             pairs = zip(reduced, flat, strict=True)

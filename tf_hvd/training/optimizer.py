@@ -1,7 +1,6 @@
 """DistributedOptimizer for the optimizers of tf.compat.v1."""
 
 import dataclasses
-import functools
 from typing import Any
 
 import tensorflow as tf
@@ -10,7 +9,7 @@ from tf_hvd.collectives import reduce_ops
 from tf_hvd.collectives.options import ReductionOptions
 from tf_hvd.core.tensorflow_hooks import ByVariables, verbatim
 from tf_hvd.training import agreement, initial_weights
-from tf_hvd.training._local import LocalVariables, reduce_except_local
+from tf_hvd.training._local import LocalVariables
 from tf_hvd.training.adasum import AdasumUpdates
 from tf_hvd.training.aggregation import GradientAggregation, reduce_if_complete
 from tf_hvd.training.counter import Counter
@@ -66,8 +65,7 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         super().__init__(use_locking=use_locking, name=name)
         self._optimizer = optimizer
         self._reducer = reducer
-        self._local = LocalVariables()
-        self._scale_local = scale_local_gradients
+        self._local = LocalVariables(scale_local_gradients)
         self._aggregation = aggregation
         self._begun: list[_Begun] = []
         self._applied: ByVariables[Counter] = ByVariables()
@@ -113,14 +111,8 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         checks, read = initial_weights.before_reduction(shared, self._reducer.process_set)
         with tf.control_dependencies(checks):
             step = None if begun.updates is None else begun.updates.value()
-            return reduce_except_local(
-                functools.partial(self._reducer.reduce, step=agreement.stamped(step, read)),
-                self._reducer.process_set,
-                self._local,
-                self._scale_local,
-                gradients,
-                begun.variables,
-            )
+            step = agreement.stamped(step, read)
+            return self._reducer.reduce(gradients, begun.variables, step=step, local=self._local)
 
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         """The inner optimizer's apply_gradients; reduces nothing.
@@ -237,16 +229,7 @@ def distributed(
     average: bool,
     scale_local: bool,
 ) -> _DistributedOptimizer:
-    """Wraps an optimizer of tf.compat.v1.
-
-    Args:
-      optimizer: a tf.compat.v1.train.Optimizer.
-      name: of the wrapper.
-      use_locking: passed on to the base class.
-      options: of the reduction.
-      passes: how many backward passes a rank adds up before the sum is reduced and applied.
-      average: divide that sum by their number.
-      scale_local: divide the gradients of variables local to a rank by the number of ranks.
+    """Wraps an optimizer of tf.compat.v1; arguments as of `tf_hvd.DistributedOptimizer`.
 
     Raises:
       ValueError: it is distributed already, or Adasum is to average passes.

@@ -25,6 +25,7 @@ from tf_hvd.collectives.sparse import each_row_once
 from tf_hvd.core import basics, config, log
 from tf_hvd.core.process_sets import ProcessSet, id_of, registration_of
 from tf_hvd.core.tensorflow_hooks import in_xla, member_name, on_host, retraced
+from tf_hvd.training._local import LocalVariables
 from tf_hvd.training.buckets import Plan, plan_buckets, plan_chunks, plan_groups, spec_of
 
 _NO_STEP = -1
@@ -201,6 +202,7 @@ class GradientReducer:
         variables: Sequence[Any],
         generic_names: bool = False,
         step: Any = None,
+        local: LocalVariables | None = None,
     ) -> list[Any]:
         """Reduced gradients, in the order given; None stays None.
 
@@ -217,10 +219,23 @@ class GradientReducer:
           generic_names: leave the graph's name scope out of the requests' names.
           step: how many updates were applied, an int64 scalar: ranks at different steps
             get an error. None for a caller that does not know, negative for none.
+          local: variables whose gradients stay on this rank.
 
         Raises:
           ValueError: the process set is not registered.
         """
+        reduce = functools.partial(self._reduce_all, generic_names, step)
+        if local is None:
+            return reduce(gradients, variables)
+        return local.reduce_others(reduce, self.process_set, gradients, variables)
+
+    def _reduce_all(
+        self,
+        generic_names: bool,
+        step: Any,
+        gradients: Sequence[Any],
+        variables: Sequence[Any],
+    ) -> list[Any]:
         gradients = [self._prepared(g, v) for g, v in zip(gradients, variables, strict=True)]
         if all(gradient is None for gradient in gradients):
             return gradients

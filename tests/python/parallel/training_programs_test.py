@@ -35,24 +35,24 @@ def test_training_programs():
     assert ran > len(numbers()) // 2
 
 
-def skips_one(self, gradients, variables, *arguments):
+def skips_one(self, gradients, variables, *arguments, **told):
     """The last variable's gradient stays on its rank."""
-    return [*reduce(self, gradients, variables, *arguments)[:-1], gradients[-1]]
+    return [*reduce(self, gradients, variables, *arguments, **told)[:-1], gradients[-1]]
 
 
 def scaled(by):
-    def mutant(self, *arguments):
+    def mutant(self, *arguments, **told):
         return tf.nest.map_structure(
             lambda g: None if g is None else g * tf.cast(by(), g.dtype),
-            reduce(self, *arguments),
+            reduce(self, *arguments, **told),
         )
 
     return mutant
 
 
-def mixes(self, gradients, variables, *arguments):
+def mixes(self, gradients, variables, *arguments, **told):
     """Variables of equal shapes get each other's gradients."""
-    found = reduce(self, gradients, variables, *arguments)
+    found = reduce(self, gradients, variables, *arguments, **told)
     for i, a in enumerate(found):
         for j, b in enumerate(found[:i]):
             dense = isinstance(a, tf.Tensor) and isinstance(b, tf.Tensor)
@@ -61,10 +61,10 @@ def mixes(self, gradients, variables, *arguments):
     return found
 
 
-def of_rank_0(self, gradients, variables, *arguments):
+def of_rank_0(self, gradients, variables, *arguments, **told):
     """All ranks go on with what rank 0 has: no drift, and a batch too small."""
     mine = [g if hvd.rank() == 0 or g is None else g * 0 for g in gradients]
-    return reduce(self, mine, variables, *arguments)
+    return reduce(self, mine, variables, *arguments, **told)
 
 
 MUTANTS = {

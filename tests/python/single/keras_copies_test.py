@@ -11,7 +11,7 @@ import tf_keras
 
 import tf_hvd
 from tf_hvd.keras import DistributedOptimizer, compat
-from tf_hvd.keras.optimizer import GradientSynchronizer
+from tf_hvd.keras.synchronizer import GradientSynchronizer
 
 MAKE = {
     "keras": lambda: keras.optimizers.SGD(0.5),

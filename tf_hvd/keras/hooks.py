@@ -1,9 +1,16 @@
-"""Methods that one object has, and no copy of it.
+"""The two ways in which tf_hvd gets into the methods of Keras: for one object, and for all.
 
-A function in an instance's `__dict__` goes along with `copy.copy`, `copy.deepcopy` and
-pickle, and still acts on the object that it was made for. Here the class has the
-function, and a table outside of all objects says for which of them it does something:
-a copy is not in the table, so it is as plain as if it had just been made.
+- `put_around`: one object's, such as those of a wrapped optimizer. A function in an instance's
+  `__dict__` goes along with `copy.copy`, `copy.deepcopy` and pickle, and still acts on the object
+  that it was made for. Here the class has the function, and a table outside of all objects says
+  for which of them it does something: a copy is not in the table, so it is as plain as if it had
+  just been made.
+- `put_around_all`: those of every object of a class, where nobody has given tf_hvd one: an
+  optimizer that should have been wrapped, a `fit`, a layer (tf_hvd.keras.patches). Nothing is to
+  be plain there.
+
+Either calls one function with the object, the method, and its arguments. Callbacks of ours need
+neither: they are subclasses (tf_hvd.keras.keras_variants).
 """
 
 import functools
@@ -11,12 +18,14 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tf_hvd.core.tensorflow_hooks import SAVED_CHILDREN, around_a_method
+from tf_hvd.core.tensorflow_hooks import SAVED_CHILDREN, around_a_method, verbatim
 
+# What a class' function has that calls `Around` for all.
+_FOR_ALL = "_tf_hvd_watched"
 # What a class' function has that looks into the table: whether the class had one of its own.
 _MARK = "_tf_hvd_looks_up"
 LIBRARIES = ("keras", "tf_keras", "tf_hvd")
-# Called with the object, the method that is replaced, and then its arguments.
+# Called with the object, the method as the object has it without us, and then its arguments.
 Around = Callable[..., Any]
 
 
@@ -66,6 +75,20 @@ def _look_up(kind: type, name: str) -> None:
     looked_up = around_a_method(method)
     setattr(looked_up, _MARK, own)
     setattr(kind, name, looked_up)
+
+
+def put_around_all(kind: type, name: str, around: Around) -> None:
+    """From now on the class' method is `around(object, method, ...)`, for all objects; once."""
+    original = vars(kind)[name]
+    if hasattr(original, _FOR_ALL):
+        return
+
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return around(self, original.__get__(self, type(self)), *args, **kwargs)
+
+    setattr(method, _FOR_ALL, True)
+    setattr(kind, name, verbatim(method))
 
 
 def defines(kind: type, name: str) -> bool:
@@ -121,6 +144,11 @@ def noted(target: Any) -> Any:
     """What was noted of this very object; None for nothing."""
     own = _of(target)
     return None if own is None else own.note
+
+
+def forget(target: Any) -> None:
+    """Makes the object as plain as a copy of it."""
+    _owned.pop(target, None)
 
 
 def overrides(target: Any, name: str) -> bool:
