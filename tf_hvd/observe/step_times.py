@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import statistics
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,10 +21,6 @@ _SECOND = 1_000_000_000
 """More than clocks that were compared are apart, and less than jobs of the same ranks are."""
 Key = tuple[int, int]
 """Of a call, on all ranks: its process set, and its place in the order of that."""
-
-
-Pair = tuple[str, str]
-"""The names of two calls, one behind the other."""
 Interval = tuple[int, int]
 """From, until: nanoseconds of rank 0's clock."""
 
@@ -138,7 +134,6 @@ def analyse(traces: Sequence[Trace]) -> Steps:
         split = _split(sorted(common, key=lambda each: each.submitted))
         if len(split) > 1:
             of = [_Rank(trace, calls[trace.rank]) for trace in traces if trace.rank in group]
-            _compare(of)
             steps = _steps(split, of, found.last)
             found.steps = [each for each in steps if each.is_in_order]
             found.left_out = len(steps) - len(found.steps)
@@ -252,21 +247,6 @@ def _split(calls: Sequence[Call]) -> list[list[Call]]:
     return groups
 
 
-def _compare(ranks: Sequence[_Rank]) -> None:
-    """Finds waiting that always takes as long, which no rank can tell from computing.
-
-    Between the same two calls all ranks compute the same. What one of them takes longer, with an
-    earlier call under way that ends before the second one, it has waited for that end.
-    """
-    between = [rank.between() for rank in ranks]
-    usual: dict[Pair, float] = {}
-    for pair in set.intersection(*(set(each) for each in between)):
-        time, taken = min((median_of(each[pair]), each[pair]) for each in between)
-        usual[pair] = time + 3 * median_of(abs(each - time) for each in taken)
-    for rank in ranks:
-        rank.add_idle(usual)
-
-
 class _Rank:
     def __init__(self, trace: Trace, its: Mapping[Key, Call]) -> None:
         self.number = trace.rank
@@ -275,32 +255,6 @@ class _Rank:
         self._submitted = [call.submitted for call in self._calls]
         waits = trace.spans.get("TensorFlow", ())
         self._exposed = _apart((span.begin, span.end) for span in waits)
-        self._known = {span.begin for span in waits}
-
-    def between(self) -> dict[Pair, list[int]]:
-        """How long after a call another one came, by their names."""
-        found: dict[Pair, list[int]] = {}
-        for call, following in itertools.pairwise(self._calls):
-            found.setdefault((call.name, following.name), []).append(
-                following.submitted - call.submitted
-            )
-        return found
-
-    def add_idle(self, usual: Mapping[Pair, float]) -> None:
-        """Counts as exposed what it took longer than usual from one call to the next."""
-        under_way: list[int] = []
-        for call, following in itertools.pairwise(self._calls):
-            under_way = [end for end in [*under_way, call.ended] if end > call.submitted]
-            ended = max((end for end in under_way if end <= following.submitted), default=0)
-            computes = usual.get((call.name, following.name))
-            if computes is None or call.submitted in self._known:
-                continue
-            longer = following.submitted - call.submitted - computes
-            since = max(call.submitted, ended - int(longer))
-            # If there was more to compute after that end, it is this rank that is slow.
-            if since < ended and following.submitted - ended <= computes:
-                insort(self._exposed, (since, ended))
-        self._exposed = _apart(self._exposed)
 
     def step(self, first: Key, following: Key, last: Mapping[Key, tuple[int, int]]) -> RankStep:
         begin, end = self._its[first].submitted, self._its[following].submitted
