@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tf_hvd.observe.recording import Call
 from tf_hvd.observe.trace_reader import Trace
 
 _SECOND = 1_000_000_000
@@ -23,21 +24,6 @@ Key = tuple[int, int]
 """Of a call, on all ranks: its process set, and its place in the order of that."""
 Interval = tuple[int, int]
 """From, until: nanoseconds of rank 0's clock."""
-
-
-@dataclass(frozen=True)
-class Call:
-    """A call of one rank. Times are nanoseconds of rank 0's clock."""
-
-    name: str
-    key: Key
-    bytes: int
-    tensors: int
-    submitted: int
-    agreed: int
-    ended: int
-    last: int
-    """The rank that made it last; -1: not known."""
 
 
 @dataclass(frozen=True)
@@ -146,9 +132,9 @@ def _steps(
 ) -> list[Step]:
     steps = []
     for number, (first, following) in enumerate(itertools.pairwise(split)):
-        begin, end = first[0].key, following[0].key
+        begin, end = first[0].place, following[0].place
         on = {rank.number: rank.step(begin, end, last) for rank in ranks}
-        steps.append(Step(number, on, [call.key for call in first]))
+        steps.append(Step(number, on, [call.place for call in first]))
     return steps
 
 
@@ -180,9 +166,9 @@ def is_mixed(trace: Trace) -> bool:
     In a job the calls of a process set have an order each, in which they come.
     """
     placed = [span for span in trace.spans.get("agreement", ()) if span.values.get("order")]
-    calls = sorted(calls_of(trace).values(), key=lambda call: call.key)
+    calls = sorted(calls_of(trace).values(), key=lambda call: call.place)
     return len(calls) < len(placed) or any(
-        one.key[0] == following.key[0] and following.agreed < one.agreed - _SECOND
+        one.set == following.set and following.agreed < one.agreed - _SECOND
         for one, following in itertools.pairwise(calls)
     )
 
@@ -216,7 +202,8 @@ def calls_of(trace: Trace) -> dict[Key, Call]:
         ended = ends.get(values.get("operation"), span.end)
         call = Call(
             name=span.name,
-            key=(values["set"], values["order"]),
+            set=values["set"],
+            order=values["order"],
             bytes=values["bytes"],
             tensors=values["tensors"],
             submitted=span.begin,
@@ -224,7 +211,7 @@ def calls_of(trace: Trace) -> dict[Key, Call]:
             ended=ended,
             last=values.get("last_rank", -1),
         )
-        found[call.key] = call
+        found[call.place] = call
     return found
 
 
@@ -266,7 +253,7 @@ class _Rank:
         for since, until in exposed:
             # Data moves, if any does, from when the last rank has made a call until that has ended.
             near = [call for call in calls if call.submitted < until and call.ended > since]
-            its = _union((max(last[call.key][1], since), min(call.ended, until)) for call in near)
+            its = _union((max(last[call.place][1], since), min(call.ended, until)) for call in near)
             at = since
             for start, stop in [*its, (until, until)]:
                 for awaited, time in _awaited(at, start, near, last):
@@ -281,7 +268,9 @@ def _awaited(
     begin: int, end: int, calls: Sequence[Call], last: Mapping[Key, tuple[int, int]]
 ) -> Iterable[tuple[int, int]]:
     """Who is waited for in a time in which nothing moves, and how long: whoever comes next."""
-    coming = sorted((last[call.key][1], last[call.key][0]) for call in calls if call.ended > begin)
+    coming = sorted(
+        (last[call.place][1], last[call.place][0]) for call in calls if call.ended > begin
+    )
     at = begin
     for time, rank in coming:
         if at >= end:
