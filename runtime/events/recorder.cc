@@ -36,6 +36,7 @@ RecordingSlot* SlotAt(char* memory, uint64_t number) {
 }
 
 // Word by word, the number first; a last look at the number comes after all.
+// Whole for a call whose end was seen before: else it may end meanwhile.
 RecordedCall CopyOf(const RecordingSlot& slot) {
   using Word [[gnu::may_alias]] = uint64_t;
   RecordedCall copy{};
