@@ -75,7 +75,7 @@ PYTHON_ENVIRON = (
 )  # fmt: skip
 # The C API's one caller, the launcher's calls to the kernel, and what `bench` compares with.
 CTYPES = ("tf_hvd/core/_native.py", "tf_hvd/launch/job/signals.py", "tf_hvd/bench/native.py")
-CTYPES += ("tf_hvd/launch/machine/keeper.py",)
+CTYPES += ("tf_hvd/launch/machine/keeper.py", "tf_hvd/observe/recording.py")
 # Files that BUILD selects, or that exist to hide a difference.
 CONDITIONAL = (
     "runtime/transport/mpi_library/shim", "kernels/tf_compat.h", "compute/portable.h",

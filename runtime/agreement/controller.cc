@@ -34,7 +34,7 @@ bool ChangesSetsRightly(const Entry& entry, int size) {
 }  // namespace
 
 Controller::Controller(const Topology& topology, const StallOptions& stall,
-                       TaskRunner* runner, ControllerHost* host)
+                       ResponseRunner* runner, ControllerHost* host)
     : hosts_(topology.hosts),
       runner_(runner),
       host_(host),
@@ -157,12 +157,13 @@ void Controller::TakeLeave(const Message& message) {
   if (sets_.place().parent >= 0) {
     return host_->Send(sets_.place().parent, EncodeMessage(message));
   }
-  Response close;
+  std::vector<Response> batch(1);
+  Response& close = batch.front();
   close.close = true;
   close.value = message.rank;
   close.through = message.through;
   close.error = RankText(message.rank, hosts_) + " left: " + message.text;
-  Emit({std::move(close)});
+  Emit(std::move(batch));
 }
 
 void Controller::Receive(int neighbour, std::string_view bytes,
@@ -182,7 +183,7 @@ void Controller::Receive(int neighbour, std::string_view bytes,
     case MessageKind::kAsk:
       return stall_.OnAsk(message, now_ns);
     case MessageKind::kQuery:
-      return stall_.OnQuery(message, now_ns);
+      return stall_.OnQuery(std::move(message), now_ns);
     case MessageKind::kAnswer:
       return stall_.OnAnswer(neighbour, message, now_ns);
     case MessageKind::kAskClock:
@@ -224,25 +225,25 @@ bool Controller::EmitReady() {
 void Controller::TakeResponses(std::vector<Response> batch) {
   for (Response& response : batch) {
     if (response.close || response.slot == kNoSlot || response.define) continue;
-    const ProcessSet* const set = sets_.Find(response.set);
+    const ProcessSet* const set = sets_.Find(response.key.first);
     const SlotTable::Slot* slot =
         set == nullptr ? nullptr : set->slots.Get(response.slot);
     if (slot == nullptr) {
       return Bug("a batch with unknown slot " + std::to_string(response.slot) +
-                 " of process set " + std::to_string(response.set));
+                 " of process set " + std::to_string(response.key.first));
     }
-    response.name = slot->name;
+    response.key.second = slot->name;
     response.request = slot->request;
   }
-  Emit(batch);
+  Emit(std::move(batch));
 }
 
-void Controller::Emit(const std::vector<Response>& batch) {
-  if (const auto first = ordering_.TakeBefore(batch); !first.empty()) {
-    Emit(first);
+void Controller::Emit(std::vector<Response> batch) {
+  if (auto first = ordering_.TakeBefore(batch); !first.empty()) {
+    Emit(std::move(first));
   }
   Forward(batch);
-  Apply(batch);
+  Apply(std::move(batch));
 }
 
 void Controller::Forward(const std::vector<Response>& batch) {
@@ -251,36 +252,36 @@ void Controller::Forward(const std::vector<Response>& batch) {
   });
 }
 
-void Controller::Apply(const std::vector<Response>& batch) {
-  std::vector<Task> tasks;
-  for (const Response& response : batch) {
+void Controller::Apply(std::vector<Response> batch) {
+  std::vector<Response> mine;
+  for (Response& response : batch) {
     if (response.close) {
       Close(response);
       break;
     }
-    ApplyResponse(response, &tasks);
+    ApplyResponse(std::move(response), &mine);
   }
-  if (!tasks.empty()) runner_->Add(std::move(tasks));
+  if (!mine.empty()) runner_->Add(std::move(mine));
   VoteInTurn();
 }
 
-void Controller::ApplyResponse(const Response& response,
-                               std::vector<Task>* tasks) {
-  ProcessSet* const set = sets_.Find(response.set);
+void Controller::ApplyResponse(Response response, std::vector<Response>* mine) {
+  ProcessSet* const set = sets_.Find(response.key.first);
   if (set == nullptr) return;
-  if (response.define &&
-      !set->slots.Define(response.slot, response.name, response.request)) {
+  if (response.define && !set->slots.Define(response.slot, response.key.second,
+                                            response.request)) {
     return Bug("slot " + std::to_string(response.slot) + " is out of step");
   }
-  const Key key{response.set, response.name};
-  votes_.Ordered(key);
-  if (response.name == kJoinName) set->JoinEnded();
+  votes_.Ordered(response.key);
+  if (response.key.second == kJoinName) set->JoinEnded();
 
-  if (set->member) {
-    tasks->push_back({key, response.request, response.error, response.value,
-                      set->members, own_.Ordered(key)});
+  const bool member = set->member;
+  if (member) {
+    response.ranks = set->members;
+    response.own = own_.Ordered(response.key);
   }
-  if (response.error.empty()) ApplySetChange(response);
+  if (response.error.empty()) ApplySetChange(response);  // `set` may go
+  if (member) mine->push_back(std::move(response));
 }
 
 void Controller::ApplySetChange(const Response& response) {

@@ -36,7 +36,7 @@ class Controller {
  public:
   // `runner` and `host` outlive the controller.
   Controller(const Topology& topology, const StallOptions& stall,
-             TaskRunner* runner, ControllerHost* host);
+             ResponseRunner* runner, ControllerHost* host);
 
   // A request of this rank.
   void Admit(Entry entry);
@@ -101,10 +101,10 @@ class Controller {
 
   // Down.
   void TakeResponses(std::vector<Response> batch);
-  void Emit(const std::vector<Response>& batch);
+  void Emit(std::vector<Response> batch);
   void Forward(const std::vector<Response>& batch);
-  void Apply(const std::vector<Response>& batch);
-  void ApplyResponse(const Response& response, std::vector<Task>* tasks);
+  void Apply(std::vector<Response> batch);
+  void ApplyResponse(Response response, std::vector<Response>* mine);
   void ApplySetChange(const Response& response);
   void RemoveSet(int32_t set);
 
@@ -115,7 +115,7 @@ class Controller {
   void Bug(const std::string& text);
 
   const SharedValue<std::vector<std::string>> hosts_;
-  TaskRunner* const runner_;
+  ResponseRunner* const runner_;
   ControllerHost* const host_;
   ProcessSets sets_;
   Votes votes_;

@@ -1,7 +1,7 @@
-// What a controller needs of its surroundings: TaskRunner carries out what has
-// been put in order, ControllerHost does the rest. All are called by the holder
-// of the progress lock, inside a call of the controller, and must not call the
-// controller back.
+// What a controller needs of its surroundings: ResponseRunner carries out what
+// has been put in order, ControllerHost does the rest. All are called by the
+// holder of the progress lock, inside a call of the controller, and must not
+// call the controller back.
 #ifndef TF_HVD_RUNTIME_AGREEMENT_CONTROLLER_HOST_H_
 #define TF_HVD_RUNTIME_AGREEMENT_CONTROLLER_HOST_H_
 
@@ -12,17 +12,17 @@
 #include <vector>
 
 #include "base/status.h"
+#include "runtime/agreement/response.h"
 #include "runtime/contract/world.h"
 #include "runtime/request/entry.h"
-#include "runtime/request/request.h"
 
 namespace tf_hvd {
 
-class TaskRunner {
+class ResponseRunner {
  public:
-  virtual ~TaskRunner() = default;
+  virtual ~ResponseRunner() = default;
   // What one batch gives this rank to do, in order.
-  virtual void Add(std::vector<Task> batch) = 0;
+  virtual void Add(std::vector<Response> batch) = 0;
   // Grows while what was added moves.
   virtual uint64_t moved() const = 0;
   // The rank whose data is waited for; -1 if none is.

@@ -142,11 +142,11 @@ void PutResponse(const Response& response, Writer* out) {
                                 (response.joined ? kResponseJoined : 0) |
                                 (response.close ? kResponseClose : 0) |
                                 (response.through ? kResponseThrough : 0)));
-  out->Put(response.set);
+  out->Put(response.key.first);
   out->Put(response.slot);
   out->Put(response.value);
   if (named) {
-    out->PutText(response.name);
+    out->PutText(response.key.second);
     out->PutText(response.request.bytes());
   }
   if (!response.error.empty()) out->PutText(response.error);
@@ -160,11 +160,11 @@ void GetBatch(Reader* in, std::vector<Response>* batch) {
     response.joined = (flags & kResponseJoined) != 0;
     response.close = (flags & kResponseClose) != 0;
     response.through = (flags & kResponseThrough) != 0;
-    response.set = in->Get<int32_t>();
+    response.key.first = in->Get<int32_t>();
     response.slot = in->Get<uint32_t>();
     response.value = in->Get<int32_t>();
     if ((flags & kResponseNamed) != 0) {
-      response.name = in->GetText();
+      response.key.second = in->GetText();
       if (response.close) {
         in->GetText();
       } else {

@@ -20,12 +20,12 @@
 #include "base/status.h"
 #include "runtime/agreement/agreement.h"
 #include "runtime/agreement/clock_offset.h"
+#include "runtime/agreement/response.h"
 #include "runtime/agreement/stall_answer.h"
 #include "runtime/contract/edge.h"
 
 namespace tf_hvd {
 
-inline constexpr uint32_t kNoSlot = 0xffffffffu;
 inline constexpr size_t kHeaderBytes = 8;
 
 enum class MessageKind : uint8_t {
@@ -37,23 +37,6 @@ enum class MessageKind : uint8_t {
   kAnswer = 6,     // up
   kAskClock = 7,   // up
   kClock = 8,      // down
-};
-
-// One agreed request in a batch.
-struct Response {
-  int32_t set = kWorldSet;
-  uint32_t slot = kNoSlot;
-  bool define = false;   // `name` and `request` are slot `slot` from now on
-  bool close = false;    // the runtime ends; `error` says why
-  bool through = false;  // close: the rank that left was through
-  bool joined = false;   // some members take part with zeros
-  // Join: the last rank; add_process_set: the new set; close: the rank that
-  // left. Else it means nothing.
-  int32_t value = 0;
-  std::string name;  // empty on the wire when the slot says it
-  // None on the wire when the slot says it, and of close.
-  SharedRequest request;
-  std::string error;  // not empty: the request fails with this text
 };
 
 // One type for all kinds: which members count is said by `kind`.

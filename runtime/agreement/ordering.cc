@@ -12,10 +12,10 @@ namespace {
 // Joins come last, since what was open when the last rank joined still belongs
 // before its end.
 bool BatchOrder(const Response& a, const Response& b) {
-  const bool a_join = a.name == kJoinName;
-  const bool b_join = b.name == kJoinName;
-  return std::tie(a_join, a.set, a.slot, a.name) <
-         std::tie(b_join, b.set, b.slot, b.name);
+  const bool a_join = a.key.second == kJoinName;
+  const bool b_join = b.key.second == kJoinName;
+  return std::tie(a_join, a.key.first, a.slot, a.key.second) <
+         std::tie(b_join, b.key.first, b.slot, b.key.second);
 }
 
 // Why a process set cannot be removed; empty if it can, or if the request is
@@ -64,8 +64,7 @@ std::vector<Response> Ordering::TakeBefore(const std::vector<Response>& batch) {
 
 Response Ordering::MakeResponse(const Key& key, const Vote& vote) {
   Response response;
-  response.set = key.first;
-  response.name = key.second;
+  response.key = key;
   response.request = vote.first.request;
   response.error = Decide(key.second, vote, key.first, names_);
   if (response.error.empty()) {
@@ -76,9 +75,9 @@ Response Ordering::MakeResponse(const Key& key, const Vote& vote) {
   if (!response.error.empty()) return response;
   if (response.request->kind == OpKind::kAddSet) response.value = next_set_++;
   SlotTable& slots = sets_.Find(key.first)->slots;
-  response.slot = slots.Find(response.name, response.request);
-  if (response.slot == kNoSlot && response.name != kJoinName) {
-    response.slot = slots.Offer(response.name);
+  response.slot = slots.Find(key.second, response.request);
+  if (response.slot == kNoSlot && key.second != kJoinName) {
+    response.slot = slots.Offer(key.second);
     response.define = response.slot != kNoSlot;
   }
   return response;
@@ -90,8 +89,9 @@ void Ordering::Forward(const std::vector<Response>& batch, const Send& send) {
     std::vector<size_t> places;
     for (size_t i = 0; i < batch.size(); ++i) {
       const Response& response = batch[i];
-      const ProcessSet* const set = sets_.Find(response.set);
-      const bool concerned = response.close || response.set == kWorldSet ||
+      const ProcessSet* const set = sets_.Find(response.key.first);
+      const bool concerned = response.close ||
+                             response.key.first == kWorldSet ||
                              (set != nullptr && set->need.count(child) > 0);
       if (concerned) places.push_back(i);
     }

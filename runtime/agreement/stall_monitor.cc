@@ -31,7 +31,7 @@ uint32_t InMs(int64_t age_ns) {
 StallMonitor::StallMonitor(const ProcessSets& sets, const Ordering& ordering,
                            const LocalRequests& own, const Topology& topology,
                            const StallOptions& options,
-                           const TaskRunner& runner, ControllerHost* host)
+                           const ResponseRunner& runner, ControllerHost* host)
     : sets_(sets),
       ordering_(ordering),
       own_(own),
@@ -213,12 +213,12 @@ void StallMonitor::OnAsk(const Message& ask, int64_t now_ns) {
   query.name = ask.name;
   query.query = ++last_query_;
   query.wait_ns = options_.query_ns;
-  OnQuery(query, now_ns);
+  OnQuery(std::move(query), now_ns);
 }
 
 // Those below have less time the farther down they are: what they have by then
 // is to arrive before the time is over here.
-void StallMonitor::OnQuery(const Message& query, int64_t now_ns) {
+void StallMonitor::OnQuery(Message query, int64_t now_ns) {
   const ProcessSet* const set = sets_.Find(query.set);
   if (set == nullptr) return;
   const Key key{query.set, query.name};
@@ -228,9 +228,8 @@ void StallMonitor::OnQuery(const Message& query, int64_t now_ns) {
   open = StallQuery();
   open.number = query.query;
   open.due_ns = now_ns + query.wait_ns;
-  Message below = query;
-  below.wait_ns = query.wait_ns / height_ * (height_ - 1);
-  const std::string bytes = EncodeMessage(below);
+  query.wait_ns = query.wait_ns / height_ * (height_ - 1);
+  const std::string bytes = EncodeMessage(query);
   for (const int child : sets_.place().children) {
     if (set->need.count(child) == 0) continue;
     open.awaited.insert(child);

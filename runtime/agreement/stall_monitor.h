@@ -43,7 +43,7 @@ class StallMonitor {
   // the monitor.
   StallMonitor(const ProcessSets& sets, const Ordering& ordering,
                const LocalRequests& own, const Topology& topology,
-               const StallOptions& options, const TaskRunner& runner,
+               const StallOptions& options, const ResponseRunner& runner,
                ControllerHost* host);
 
   // Asks for own requests that wait, ends stall queries that are due, and looks
@@ -55,7 +55,7 @@ class StallMonitor {
   int64_t due_ns() const;
 
   void OnAsk(const Message& ask, int64_t now_ns);
-  void OnQuery(const Message& query, int64_t now_ns);
+  void OnQuery(Message query, int64_t now_ns);
   void OnAnswer(int child, const Message& answer, int64_t now_ns);
 
   // The request is complete: a stall query about it is void.
@@ -118,7 +118,7 @@ class StallMonitor {
   const LocalRequests& own_;
   const Topology topology_;
   const StallOptions options_;
-  const TaskRunner& runner_;
+  const ResponseRunner& runner_;
   ControllerHost* const host_;
   const int height_;  // of the tree below
   std::map<Key, StallQuery> queries_;

@@ -27,7 +27,7 @@ std::vector<RecordedCall> CallReader::Look() {
   for (const Open& one : open_) {
     int64_t ended_ns = 0;
     uint64_t operation = 0;
-    RecordedCall call;
+    RecordedCall call{};
     auto found = recorder_->Look(one.number, &ended_ns, &operation);
     if (found == Recorder::Found::kThere && ended_ns == 0) {
       horizon_ns_ = std::min(horizon_ns_, one.submitted_ns);
@@ -44,7 +44,7 @@ std::vector<RecordedCall> CallReader::Look() {
       continue;
     }
     if (step != steps_.end()) step->second.calls.push_back(call);
-    ended.push_back(std::move(call));
+    ended.push_back(call);
   }
   open_ = std::move(still);
   NoteOpen();
@@ -66,7 +66,7 @@ void CallReader::NoteOpen() {
 
 void CallReader::NoteNew() {
   const uint64_t made = recorder_->calls();
-  RecordedCall call;
+  RecordedCall call{};
   for (; next_ <= made; ++next_) {
     const Recorder::Found found = recorder_->Read(next_, &call);
     if (found == Recorder::Found::kComing) break;
@@ -80,8 +80,9 @@ void CallReader::NoteNew() {
 }
 
 void CallReader::NoteStep(const RecordedCall& call) {
-  if (!called_.insert(call.name).second) {
-    called_ = {call.name};
+  const std::string name = call.name.Get();
+  if (!called_.insert(name).second) {
+    called_ = {name};
     ++step_;
   }
   Step& step = steps_[step_];

@@ -48,9 +48,9 @@ void Exposure::Spread::Add(double value) {
 bool Exposure::Waits(const RecordedCall& call, int64_t ended_ns,
                      const RecordedCall& next) {
   if (followers_.size() > kNames) followers_.clear();
-  auto& its = followers_[call.name];
+  auto& its = followers_[call.name.Get()];
   if (its.size() > kNames) its.clear();
-  Follower& follower = its[next.name];
+  Follower& follower = its[next.name.Get()];
   follower.call.Add(static_cast<double>(next.submitted_ns - call.submitted_ns));
   follower.end.Add(static_cast<double>(next.submitted_ns - ended_ns));
   // Whoever makes the next call before that end does not wait for it.
@@ -70,7 +70,7 @@ std::vector<Interval> Exposure::Next(const std::vector<RecordedCall>& calls,
     const int64_t until_ns = next == nullptr ? next_ns : next->submitted_ns;
     int64_t until = 0;
     if (next == nullptr || next->caller == CallerKind::kWaits ||
-        call.name == last_) {
+        call.name.Get() == last_) {
       until = *std::max_element(under_way.begin(), under_way.end());
     }
     if (next != nullptr) {
@@ -87,7 +87,7 @@ std::vector<Interval> Exposure::Next(const std::vector<RecordedCall>& calls,
       exposed.emplace_back(call.submitted_ns, until);
     }
   }
-  if (!calls.empty()) last_ = calls.back().name;
+  if (!calls.empty()) last_ = calls.back().name.Get();
   return exposed;
 }
 

@@ -92,7 +92,7 @@ void AddStep(const CallReader::Step& step, int rank, MetricsTotals* totals) {
     totals->step_bytes += call.bytes;
     flights.emplace_back(call.submitted_ns,
                          std::min(call.ended_ns, step.next_ns));
-    coming.emplace_back(AgreedNs(call), call.last);
+    coming.emplace_back(AgreedNs(call), call.last - 1);
   }
   totals->collective_ns += Sum(Union(std::move(flights)));
   std::sort(coming.begin(), coming.end());

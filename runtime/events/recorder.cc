@@ -35,6 +35,19 @@ RecordingSlot* SlotAt(char* memory, uint64_t number) {
          place;
 }
 
+// Word by word, the number first; a last look at the number comes after all.
+// Whole for a call whose end was seen before: else it may end meanwhile.
+RecordedCall CopyOf(const RecordingSlot& slot) {
+  using Word [[gnu::may_alias]] = uint64_t;
+  RecordedCall copy{};
+  const auto* const from = reinterpret_cast<const Word*>(&slot);
+  auto* const to = reinterpret_cast<Word*>(&copy);
+  for (size_t i = 0; i < sizeof(copy) / sizeof(Word); ++i) {
+    to[i] = __atomic_load_n(&from[i], __ATOMIC_ACQUIRE);
+  }
+  return copy;
+}
+
 // Whether it is a file that was handed over, and is free: nobody has used it
 // yet, or this process has, and has left the job since. A process that a rank
 // starts inherits what says so, and may have another file under that number.
@@ -229,7 +242,7 @@ void Recorder::Moved(uint64_t call, double part, int awaited) {
 void Recorder::Ended(uint64_t call, const Status& status) {
   RecordingSlot* const one = SlotOf(call);
   if (one == nullptr) return;
-  one->code.store(static_cast<uint8_t>(status.code()), kRelaxed);
+  one->code.store(status.code(), kRelaxed);
   one->ended_ns.store(NowNs(), kRelaxed);
   if (status.ok()) return;
   if (status.code() != StatusCode::kAborted) {
@@ -260,18 +273,18 @@ CallRecord Recorder::Add(const Entry& entry) {
   slot->part.store(0, kRelaxed);
   slot->operation.store(0, kRelaxed);
   slot->awaited.store(0, kRelaxed);
-  slot->code.store(0, kRelaxed);
+  slot->code.store(StatusCode::kOk, kRelaxed);
   slot->last.store(0, kRelaxed);
   slot->backend.Set({});
   slot->bytes.store(ExpectedBytes(entry, 1), kRelaxed);
   slot->step.store(entry.step, kRelaxed);
   slot->set.store(entry.set, kRelaxed);
   slot->tensors.store(static_cast<int32_t>(request.tensors.size()), kRelaxed);
-  slot->kind.store(static_cast<uint8_t>(request.kind), kRelaxed);
-  slot->reduce_op.store(static_cast<uint8_t>(request.reduce_op), kRelaxed);
-  slot->device.store(static_cast<uint8_t>(request.device), kRelaxed);
-  slot->caller.store(static_cast<uint8_t>(CallerOf(entry)), kRelaxed);
-  slot->dtype.store(static_cast<uint8_t>(first.dtype), kRelaxed);
+  slot->kind.store(request.kind, kRelaxed);
+  slot->reduce_op.store(request.reduce_op, kRelaxed);
+  slot->device.store(request.device, kRelaxed);
+  slot->caller.store(CallerOf(entry), kRelaxed);
+  slot->dtype.store(first.dtype, kRelaxed);
   slot->dimensions.store(static_cast<int32_t>(first.shape.size()), kRelaxed);
   for (size_t i = 0; i < std::min(first.shape.size(), slot->shape.size());
        ++i) {
@@ -287,36 +300,9 @@ uint64_t Recorder::calls() const { return header()->calls.load(kRelaxed); }
 
 Recorder::Found Recorder::Read(uint64_t number, RecordedCall* call) const {
   const RecordingSlot& slot = *SlotAt(memory_, number);
-  // So that the last look at the number comes after all others.
-  constexpr auto kAcquire = std::memory_order_acquire;
-  const uint64_t there = slot.number.load(kAcquire);
-  if (there < number) return Found::kComing;
-  if (there != number) return Found::kGone;
-  call->number = number;
-  call->submitted_ns = slot.submitted_ns.load(kAcquire);
-  call->ended_ns = slot.ended_ns.load(kAcquire);
-  call->agreed_ns = slot.agreed_ns.load(kAcquire);
-  call->started_ns = slot.started_ns.load(kAcquire);
-  call->operation = slot.operation.load(kAcquire);
-  call->bytes = slot.bytes.load(kAcquire);
-  call->step = slot.step.load(kAcquire);
-  call->order = slot.order.load(kAcquire);
-  call->set = slot.set.load(kAcquire);
-  call->tensors = slot.tensors.load(kAcquire);
-  call->last = slot.last.load(kAcquire) - 1;
-  call->kind = static_cast<OpKind>(slot.kind.load(kAcquire));
-  call->dtype = static_cast<DType>(slot.dtype.load(kAcquire));
-  call->reduce_op = static_cast<ReduceOp>(slot.reduce_op.load(kAcquire));
-  call->caller = static_cast<CallerKind>(slot.caller.load(kAcquire));
-  call->code = static_cast<StatusCode>(slot.code.load(kAcquire));
-  const auto dimensions = static_cast<size_t>(slot.dimensions.load(kAcquire));
-  call->shape.resize(std::min(dimensions, slot.shape.size()));
-  for (size_t i = 0; i < call->shape.size(); ++i) {
-    call->shape[i] = slot.shape[i].load(kAcquire);
-  }
-  call->backend = slot.backend.Get();
-  call->name = slot.name.Get();
-  call->source = slot.source.Get();
+  *call = CopyOf(slot);
+  if (call->number < number) return Found::kComing;
+  if (call->number != number) return Found::kGone;
   return slot.number.load(kRelaxed) == number ? Found::kThere : Found::kGone;
 }
 

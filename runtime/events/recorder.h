@@ -8,12 +8,10 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "base/mutex.h"
 #include "base/open_file.h"
 #include "base/status.h"
-#include "base/types.h"
 #include "runtime/events/phases.h"
 #include "runtime/events/recording.h"
 #include "runtime/request/call_record.h"
@@ -38,31 +36,6 @@ struct RecordingRank {
   int part = -1;
   std::string host;
   std::string job;  // if no file was handed over
-};
-
-// A copy of what a slot says, for who follows.
-struct RecordedCall {
-  uint64_t number = 0;
-  int64_t submitted_ns = 0;
-  int64_t agreed_ns = 0;
-  int64_t started_ns = 0;
-  int64_t ended_ns = 0;
-  int64_t bytes = 0;
-  int64_t step = -1;
-  int64_t order = 0;
-  uint64_t operation = 0;
-  int32_t set = kWorldSet;
-  int32_t tensors = 0;
-  int32_t last = -1;  // the rank that made it last; -1: not known
-  OpKind kind = OpKind::kAllreduce;
-  DType dtype = DType::kUint8;
-  ReduceOp reduce_op = ReduceOp::kSum;
-  CallerKind caller = CallerKind::kGraph;
-  StatusCode code = StatusCode::kOk;
-  std::vector<int64_t> shape;  // its beginning
-  std::string backend;
-  std::string name;
-  std::string source;
 };
 
 // Of a call it forgets what is said once the ring has come round and another

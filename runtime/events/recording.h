@@ -1,9 +1,11 @@
 // Recording: how a flight recorder's file is laid out. A header, then a ring of
-// slots, one for each of the last calls. Little-endian, as the machines are;
-// tf_hvd/observe/recording.py reads it, also while it is being written and
-// after whoever wrote it was killed.
+// slots, one for each of the last calls. Little-endian, as the machines are.
+// tf_hvd/observe/recording.py has the same layout once more, member for member
+// (tests/observe/recording_layout_test.py compares them), and reads the file
+// also while it is being written and after whoever wrote it was killed.
 //
-// All of it are relaxed atomics: other threads and processes look on.
+// In the file all of it are atomics, since other threads and processes look on.
+// Whoever follows has a slot's copy, of plain values.
 #ifndef TF_HVD_RUNTIME_EVENTS_RECORDING_H_
 #define TF_HVD_RUNTIME_EVENTS_RECORDING_H_
 
@@ -14,12 +16,19 @@
 #include <cstring>
 #include <string>
 #include <string_view>
+#include <type_traits>
+
+#include "base/status.h"
+#include "base/types.h"
 
 namespace tf_hvd {
 
+template <typename T>
+using Plain = T;
+
 // A text of a fixed length, which ends at its first zero byte. One that is too
 // long loses its middle: names differ at their ends.
-template <size_t kBytes>
+template <size_t kBytes, template <typename> class Of = std::atomic>
 class RecordedText {
  public:
   static_assert(kBytes % sizeof(uint64_t) == 0);
@@ -41,59 +50,25 @@ class RecordedText {
     }
     // What comes after the zero byte may stay.
     for (size_t i = 0; i <= length / sizeof(uint64_t); ++i) {
-      words_[i].store(words[i], std::memory_order_relaxed);
+      Store(words[i], &words_[i]);
     }
   }
 
+  // Of a copy.
   std::string Get() const {
-    std::array<uint64_t, kBytes / sizeof(uint64_t)> words{};
-    for (size_t i = 0; i < words.size(); ++i) {
-      words[i] = words_[i].load(std::memory_order_acquire);
-    }
-    const auto* const bytes = reinterpret_cast<const char*>(words.data());
+    static_assert(std::is_same_v<Of<uint64_t>, uint64_t>);
+    const auto* const bytes = reinterpret_cast<const char*>(words_.data());
     return std::string(bytes, strnlen(bytes, kBytes));
   }
 
  private:
-  std::array<std::atomic<uint64_t>, kBytes / sizeof(uint64_t)> words_;
-};
+  static void Store(uint64_t word, std::atomic<uint64_t>* to) {
+    to->store(word, std::memory_order_relaxed);
+  }
+  static void Store(uint64_t word, uint64_t* to) { *to = word; }
 
-// Times are NowNs's; 0: it has not come so far.
-struct RecordingSlot {
-  // Of the call among this rank's, from 1; 0: empty, or being filled.
-  std::atomic<uint64_t> number;
-  std::atomic<int64_t> submitted_ns;  // it was handed in here
-  std::atomic<int64_t> agreed_ns;     // it was put in order: all ranks have it
-  std::atomic<int64_t> started_ns;    // its operation was begun
-  std::atomic<int64_t> ended_ns;      // its caller was told
-  std::atomic<int64_t> bytes;         // of its tensors on this rank
-  std::atomic<double> part;   // of the operation, that is done here: 0 to 1
-  std::atomic<int64_t> step;  // of the caller; -1: none
-  // Its place in the order of its set, from 1, the same on all ranks; 0: none.
-  std::atomic<int64_t> order;
-  // From 1. Calls with the same number were fused, and the first of them has
-  // `part` and `awaited`.
-  std::atomic<uint64_t> operation;
-  std::atomic<int32_t> set;
-  std::atomic<int32_t> tensors;
-  std::atomic<int32_t> awaited;  // whose data was waited for, plus 1; 0: nobody
-  std::atomic<int32_t> dimensions;  // of the first tensor; `shape` has as many
-                                    // as it has room for
-  std::atomic<uint8_t> kind;        // OpKind
-  std::atomic<uint8_t> dtype;       // DType, of the first tensor
-  std::atomic<uint8_t> reduce_op;   // ReduceOp
-  std::atomic<uint8_t> device;      // DeviceKind
-  std::atomic<uint8_t> caller;      // CallerKind
-  std::atomic<uint8_t> code;        // StatusCode that it ended with
-  std::atomic<uint16_t> last;       // the rank that made it last, plus 1; 0:
-                                    // not known
-  std::array<std::atomic<int64_t>, 4> shape;
-  RecordedText<8> backend;  // how its data moves; empty: it moves none
-  RecordedText<104> name;
-  RecordedText<72> source;  // "train.py:88", where the program makes the call
+  std::array<Of<uint64_t>, kBytes / sizeof(uint64_t)> words_;
 };
-static_assert(sizeof(RecordingSlot) == 320);
-static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
 // What makes a call.
 enum class CallerKind : uint8_t {
@@ -101,6 +76,47 @@ enum class CallerKind : uint8_t {
   kCompiled = 1,  // one that XLA has compiled
   kWaits = 2,     // a thread that waits for its end, as that of an eager call
 };
+
+// A call. Times are NowNs's; 0: it has not come so far.
+template <template <typename> class Of>
+struct CallLayout {
+  // Of the call among this rank's, from 1; 0: empty, or being filled.
+  Of<uint64_t> number;
+  Of<int64_t> submitted_ns;  // it was handed in here
+  Of<int64_t> agreed_ns;     // it was put in order: all ranks have it
+  Of<int64_t> started_ns;    // its operation was begun
+  Of<int64_t> ended_ns;      // its caller was told
+  Of<int64_t> bytes;         // of its tensors on this rank
+  Of<double> part;           // of the operation, that is done here: 0 to 1
+  Of<int64_t> step;          // of the caller; -1: none
+  // Its place in the order of its set, from 1, the same on all ranks; 0: none.
+  Of<int64_t> order;
+  // From 1. Calls with the same number were fused, and the first of them has
+  // `part` and `awaited`.
+  Of<uint64_t> operation;
+  Of<int32_t> set;
+  Of<int32_t> tensors;
+  Of<int32_t> awaited;     // whose data was waited for, plus 1; 0: nobody
+  Of<int32_t> dimensions;  // of the first tensor; `shape` has as many as it has
+                           // room for
+  Of<OpKind> kind;
+  Of<DType> dtype;  // of the first tensor
+  Of<ReduceOp> reduce_op;
+  Of<DeviceKind> device;
+  Of<CallerKind> caller;
+  Of<StatusCode> code;  // that it ended with
+  Of<uint16_t> last;    // the rank that made it last, plus 1; 0: not known
+  std::array<Of<int64_t>, 4> shape;
+  RecordedText<8, Of> backend;  // how its data moves; empty: it moves none
+  RecordedText<104, Of> name;
+  RecordedText<72, Of> source;  // "train.py:88", where the program makes it
+};
+using RecordingSlot = CallLayout<std::atomic>;
+using RecordedCall = CallLayout<Plain>;
+static_assert(sizeof(RecordingSlot) == 320);
+static_assert(sizeof(RecordedCall) == sizeof(RecordingSlot));
+static_assert(std::is_trivially_copyable_v<RecordedCall>);
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
 enum class RankState : uint32_t {
   kNone = 0,     // nobody has used the file yet
@@ -140,7 +156,7 @@ struct RecordingHeader {
   std::atomic<uint64_t> failed_call;  // the last that failed otherwise
   RecordedText<1024> failed;          // and with what
 };
-static_assert(sizeof(RecordingHeader) <= 4096);
+static_assert(sizeof(RecordingHeader) == 2856);
 
 inline constexpr size_t kRecordingHeaderBytes = 4096;
 inline constexpr size_t kRecordedCalls = 2000;

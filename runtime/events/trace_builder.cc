@@ -42,7 +42,9 @@ std::string Capitals(const char* text) {
 }
 
 std::string ShapeText(const RecordedCall& call) {
-  return Describe(call.dtype, call.shape);
+  const auto known =
+      std::min(call.shape.size(), static_cast<size_t>(call.dimensions));
+  return Describe(call.dtype, {call.shape.begin(), call.shape.begin() + known});
 }
 
 constexpr std::array<const char*, 5> kCodes = {"ok", "invalid", "disagreement",
@@ -84,9 +86,9 @@ void TraceBuilder::Build(int64_t offset_ns, int64_t error_ns,
   for (const PhaseSpan& span : spans_) {
     operations_[span.operation].phases.push_back(span);
   }
-  for (RecordedCall& call : reader_.Look()) {
+  for (const RecordedCall& call : reader_.Look()) {
     PutCall(call, out);
-    Ended(std::move(call));
+    Ended(call);
   }
   PutOperations(out);
   PutWaits(out);
@@ -103,11 +105,11 @@ void TraceBuilder::Build(int64_t offset_ns, int64_t error_ns,
   }
 }
 
-void TraceBuilder::Ended(RecordedCall call) {
+void TraceBuilder::Ended(const RecordedCall& call) {
   bytes_.changes.emplace(call.submitted_ns, call.bytes);
   bytes_.changes.emplace(call.ended_ns, -call.bytes);
   if (call.operation != 0) {
-    operations_[call.operation].calls.push_back(std::move(call));
+    operations_[call.operation].calls.push_back(call);
   }
 }
 
@@ -117,10 +119,12 @@ void TraceBuilder::PutCall(const RecordedCall& call, std::string* out) {
       names_.negotiate + (names_.negotiate == kHorovodTraceNames.negotiate
                               ? Capitals(NameOf(call.kind))
                               : std::string(NameOf(call.kind)));
+  const std::string call_name = call.name.Get();
+  const std::string source = call.source.Get();
   const std::string shape = ShapeText(call);
   const int64_t end = call.started_ns != 0 ? call.started_ns : call.ended_ns;
   std::vector<TraceSpan> spans(1);
-  spans[0] = {call.name, At(call.submitted_ns), At(end), {}};
+  spans[0] = {call_name, At(call.submitted_ns), At(end), {}};
   auto& values = spans[0].values;
   const auto put = [&values](std::string_view name, int64_t value) {
     values.push_back({name, value});
@@ -134,13 +138,13 @@ void TraceBuilder::PutCall(const RecordedCall& call, std::string* out) {
   if (call.kind == OpKind::kAllreduce || call.kind == OpKind::kReducescatter) {
     values.push_back({"reduce", std::string_view(NameOf(call.reduce_op))});
   }
-  if (call.last >= 0) put("last_rank", call.last);
+  if (call.last > 0) put("last_rank", call.last - 1);
   if (call.operation != 0) {
     put("operation", static_cast<int64_t>(call.operation));
   }
   if (call.step >= 0) put("step", call.step);
-  if (!call.source.empty()) {
-    values.push_back({"source", std::string_view(call.source)});
+  if (!source.empty()) {
+    values.push_back({"source", std::string_view(source)});
   }
   const auto code = static_cast<size_t>(call.code);
   if (code != 0 && code < kCodes.size()) {
@@ -179,7 +183,9 @@ void TraceBuilder::PutOperation(uint64_t number, const Operation& one,
   }
   under_way_.changes.emplace(first.started_ns, 1);
   under_way_.changes.emplace(end, -1);
-  if (first.backend.empty()) return;  // nothing moves
+  const std::string backend = first.backend.Get();
+  if (backend.empty()) return;  // nothing moves
+  const std::string first_name = first.name.Get();
   const std::string name = Capitals(NameOf(first.kind));
   std::vector<TraceSpan> spans(1);
   spans[0] = {name,
@@ -190,8 +196,8 @@ void TraceBuilder::PutOperation(uint64_t number, const Operation& one,
                {"tensors", tensors},
                {"bytes", bytes},
                {"set", int64_t{first.set}},
-               {"first", std::string_view(first.name)}}};
-  const std::string exchange = Capitals(first.backend.c_str()) + "_" + name;
+               {"first", std::string_view(first_name)}}};
+  const std::string exchange = Capitals(backend.c_str()) + "_" + name;
   std::vector<std::string> waits(one.phases.size());
   int64_t until = first.started_ns;
   for (size_t i = 0; i < one.phases.size(); ++i) {
@@ -207,8 +213,8 @@ void TraceBuilder::PutOperation(uint64_t number, const Operation& one,
     until = std::min(phase.end_ns, end);
     if (begins < until) spans.push_back({what, At(begins), At(until), {}});
   }
-  form_->Spans(TrackFor(LanesOf(first.backend), {first.started_ns, end}, out),
-               spans, out);
+  form_->Spans(TrackFor(LanesOf(backend), {first.started_ns, end}, out), spans,
+               out);
 }
 
 // Calls that came in order together.

@@ -74,7 +74,7 @@ class TraceBuilder {
     std::vector<RecordedCall> calls;
     std::vector<PhaseSpan> phases;
   };
-  void Ended(RecordedCall call);
+  void Ended(const RecordedCall& call);
   void PutCall(const RecordedCall& call, std::string* out);
   void PutOperations(std::string* out);
   void PutOperation(uint64_t number, const Operation& one, std::string* out);

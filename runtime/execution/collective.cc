@@ -21,7 +21,8 @@ ReduceOptions OptionsOf(const Request& request, DType dtype) {
 
 }  // namespace
 
-Collective::Collective(std::vector<Task> tasks) : tasks_(std::move(tasks)) {
+Collective::Collective(std::vector<Response> responses)
+    : responses_(std::move(responses)) {
   const OpKind kind = first().request->kind;
   exchanging_ = first().error.empty() &&
                 (kind == OpKind::kAllgather || kind == OpKind::kAlltoall);
@@ -29,9 +30,10 @@ Collective::Collective(std::vector<Task> tasks) : tasks_(std::move(tasks)) {
 
 void Collective::Enqueued(const std::shared_ptr<GpuEvent>& event) {
   if (!last_given()) return;
-  for (Task& task : tasks_) {
-    if (!task.own.has_value() || task.own->listener == nullptr) continue;
-    std::exchange(task.own->listener, nullptr)->Enqueued(event);
+  for (Response& response : responses_) {
+    if (!response.own.has_value() || response.own->listener == nullptr)
+      continue;
+    std::exchange(response.own->listener, nullptr)->Enqueued(event);
   }
 }
 
@@ -105,12 +107,12 @@ Status Collective::Plan() {
 // One operation for each type: only a single group holds more than one.
 void Collective::PlanAllreduce() {
   std::map<DType, std::vector<Span>> spans;
-  for (const Task& task : tasks_) {
-    for (size_t i = 0; i < task.request->tensors.size(); ++i) {
+  for (const Response& response : responses_) {
+    for (size_t i = 0; i < response.request->tensors.size(); ++i) {
       Span span;  // joined: takes part with zeros
-      if (task.own.has_value()) span = task.own->tensors[i];
-      span.count = ElementCount(task.request->tensors[i].shape);
-      spans[task.request->tensors[i].dtype].push_back(span);
+      if (response.own.has_value()) span = response.own->tensors[i];
+      span.count = ElementCount(response.request->tensors[i].shape);
+      spans[response.request->tensors[i].dtype].push_back(span);
     }
   }
   for (auto& [dtype, of_type] : spans) {
@@ -122,39 +124,39 @@ void Collective::PlanAllreduce() {
 }
 
 void Collective::PlanBroadcast() {
-  const Task& task = first();
-  const std::vector<int>& ranks = *task.ranks;
+  const Response& response = first();
+  const std::vector<int>& ranks = *response.ranks;
   const auto root =
-      std::lower_bound(ranks.begin(), ranks.end(), task.request->root);
+      std::lower_bound(ranks.begin(), ranks.end(), response.request->root);
   OperationSpec spec = Spec();
   spec.root = static_cast<size_t>(root - ranks.begin());
-  for (size_t t = 0; t < task.request->tensors.size(); ++t) {
-    Span tensor = task.own->tensors[t];
+  for (size_t t = 0; t < response.request->tensors.size(); ++t) {
+    Span tensor = response.own->tensors[t];
     tensor.count *=
-        static_cast<int64_t>(SizeOf(task.request->tensors[t].dtype));
+        static_cast<int64_t>(SizeOf(response.request->tensors[t].dtype));
     spec.spans.push_back(tensor);
   }
   specs_.push_back(std::move(spec));
 }
 
 void Collective::PlanReducescatter() {
-  const Task& task = first();
-  const auto& tensors = task.request->tensors;
+  const Response& response = first();
+  const auto& tensors = response.request->tensors;
   std::map<DType, std::vector<size_t>> of_types;
   for (size_t t = 0; t < tensors.size(); ++t) {
     of_types[tensors[t].dtype].push_back(t);
   }
   for (const auto& [dtype, of_type] : of_types) {
     OperationSpec spec = Spec();
-    spec.reduce = OptionsOf(*task.request, dtype);
+    spec.reduce = OptionsOf(*response.request, dtype);
     const auto stored = static_cast<int64_t>(SizeOf(StoredType(spec)));
     // Bytes of each tensor that the ranks before get.
     std::vector<int64_t> before(tensors.size());
-    for (size_t place = 0; place < task.ranks->size(); ++place) {
+    for (size_t place = 0; place < response.ranks->size(); ++place) {
       for (const size_t t : of_type) {
-        const Span& own = task.own->tensors[t];
+        const Span& own = response.own->tensors[t];
         const int64_t rows =
-            ScatteredRows(tensors[t].shape[0], task.ranks->size(), place);
+            ScatteredRows(tensors[t].shape[0], response.ranks->size(), place);
         const int64_t count =
             rows * RowBytes(tensors[t]) / static_cast<int64_t>(SizeOf(dtype));
         spec.spans.push_back({static_cast<const char*>(own.input) + before[t],
@@ -169,12 +171,12 @@ void Collective::PlanReducescatter() {
 // Allgather: each rank's first dimensions, of all tensors, go to all ranks.
 // Alltoall: each rank tells each other one how many rows it gets.
 Status Collective::PlanExchange() {
-  const Task& task = first();
-  const size_t ranks = task.ranks->size();
-  const bool gathers = task.request->kind == OpKind::kAllgather;
-  const size_t each = gathers ? task.request->tensors.size() : ranks;
+  const Response& response = first();
+  const size_t ranks = response.ranks->size();
+  const bool gathers = response.request->kind == OpKind::kAllgather;
+  const size_t each = gathers ? response.request->tensors.size() : ranks;
   rows_.assign(each, 0);  // of a rank that has joined
-  if (task.own.has_value()) rows_ = task.own->rows;
+  if (response.own.has_value()) rows_ = response.own->rows;
   if (rows_.size() != each) return Internal("bug in tf_hvd: rows are missing");
   constexpr auto kNumber = static_cast<int64_t>(sizeof(int64_t));
   OperationSpec spec = Spec();
@@ -208,18 +210,18 @@ std::vector<int64_t> Collective::RowsFrom(size_t tensor) const {
 // A rank that has joined has no rows, and takes those of the others only
 // because every rank passes them on.
 Status Collective::PlanAllgather() {
-  Task& task = tasks_.front();
-  const size_t tensors = task.request->tensors.size();
+  Response& response = responses_.front();
+  const size_t tensors = response.request->tensors.size();
   OperationSpec spec = Spec();
   spec.spans.resize(all_rows_.size());
   for (size_t t = 0; t < tensors; ++t) {
     const std::vector<int64_t> rows = RowsFrom(t);
-    const int64_t row_bytes = RowBytes(task.request->tensors[t]);
+    const int64_t row_bytes = RowBytes(response.request->tensors[t]);
     const void* input = nullptr;
     void* output = nullptr;
-    if (task.own.has_value()) {
-      Span& own = task.own->tensors[t];
-      TF_HVD_RETURN_IF_ERROR(task.own->allocate(t, rows, &own.output));
+    if (response.own.has_value()) {
+      Span& own = response.own->tensors[t];
+      TF_HVD_RETURN_IF_ERROR(response.own->allocate(t, rows, &own.output));
       input = own.input;
       output = own.output;
     } else if (!OnDevice()) {
@@ -242,15 +244,15 @@ Status Collective::PlanAllgather() {
 }
 
 Status Collective::PlanAlltoall() {
-  Task& task = tasks_.front();
-  const int64_t row_bytes = RowBytes(task.request->tensors[0]);
+  Response& response = responses_.front();
+  const int64_t row_bytes = RowBytes(response.request->tensors[0]);
   OperationSpec spec = Spec();
   for (size_t i = 0; i < all_rows_.size(); ++i) {
     spec.send.push_back(rows_[i] * row_bytes);
     spec.receive.push_back(all_rows_[i] * row_bytes);
   }
-  Span& own = task.own->tensors[0];
-  TF_HVD_RETURN_IF_ERROR(task.own->allocate(0, all_rows_, &own.output));
+  Span& own = response.own->tensors[0];
+  TF_HVD_RETURN_IF_ERROR(response.own->allocate(0, all_rows_, &own.output));
   spec.input = own.input;
   spec.output = own.output;
   TF_HVD_RETURN_IF_ERROR(SeeAllocated(&spec));
@@ -260,11 +262,11 @@ Status Collective::PlanAlltoall() {
 
 // What the new memory of a device held before may still be in use.
 Status Collective::SeeAllocated(OperationSpec* spec) const {
-  const Task& task = first();
-  if (!task.own.has_value() || task.own->allocated == nullptr) {
+  const Response& response = first();
+  if (!response.own.has_value() || response.own->allocated == nullptr) {
     return Status::Ok();
   }
-  return task.own->allocated(&spec->memory.ready);
+  return response.own->allocated(&spec->memory.ready);
 }
 
 }  // namespace tf_hvd

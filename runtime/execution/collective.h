@@ -1,5 +1,5 @@
-// Collective: one group of fused tasks, as the operations that it is made of
-// (stage 7). Allgather and alltoall first exchange numbers of rows, on which
+// Collective: one group of fused responses, as the operations that it is made
+// of (stage 7). Allgather and alltoall first exchange numbers of rows, on which
 // their memory and the second operation depend.
 //
 // Moves nothing itself. Holder of the progress lock only.
@@ -13,15 +13,15 @@
 #include <string>
 #include <vector>
 
+#include "runtime/agreement/response.h"
 #include "runtime/contract/operation.h"
-#include "runtime/request/entry.h"
 
 namespace tf_hvd {
 
 class Collective {
  public:
-  // The first task says what all of them are; only allreduces are fused.
-  explicit Collective(std::vector<Task> tasks);
+  // The first response says what all of them are; only allreduces are fused.
+  explicit Collective(std::vector<Response> responses);
 
   Collective(const Collective&) = delete;
   Collective& operator=(const Collective&) = delete;
@@ -37,8 +37,8 @@ class Collective {
   // callers that asked, once, if none comes after it.
   void Enqueued(const std::shared_ptr<GpuEvent>& event);
 
-  std::vector<Task>& tasks() { return tasks_; }
-  const Task& first() const { return tasks_.front(); }
+  std::vector<Response>& responses() { return responses_; }
+  const Response& first() const { return responses_.front(); }
   // "allreduce 'g'"
   std::string What() const;
 
@@ -57,7 +57,7 @@ class Collective {
   Status SeeAllocated(OperationSpec* spec) const;
   std::vector<int64_t> RowsFrom(size_t tensor) const;
 
-  std::vector<Task> tasks_;
+  std::vector<Response> responses_;
   std::deque<OperationSpec> specs_;  // still to be given
   bool planned_ = false;
   bool exchanging_ = false;  // rows are on their way; what follows is not known

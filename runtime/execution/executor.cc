@@ -30,18 +30,19 @@ Status NothingServes(const OperationSpec& spec) {
 
 }  // namespace
 
-void Executor::Add(std::vector<Task> batch) {
+void Executor::Add(std::vector<Response> batch) {
   const int64_t now_ns = NowNs();
-  for (Task& task : batch) {
-    const int64_t order = ++ordered_[task.key.first];
-    if (!task.own.has_value()) continue;
+  for (Response& response : batch) {
+    const int64_t order = ++ordered_[response.key.first];
+    if (!response.own.has_value()) continue;
     // Of add_process_set it is the set.
-    const int last = task.request->kind == OpKind::kAddSet ? -1 : task.value;
-    task.own->done.record().Agreed(order, last, now_ns);
+    const int last =
+        response.request->kind == OpKind::kAddSet ? -1 : response.value;
+    response.own->done.record().Agreed(order, last, now_ns);
   }
   Batch added;
   added.plan = PlanFusion(batch, fusion_threshold_);
-  added.tasks = std::move(batch);
+  added.responses = std::move(batch);
   batches_.push_back(std::move(added));
   has_work_ = true;
 }
@@ -82,14 +83,15 @@ Status Executor::Begin(bool* moved) {
       if (last.busy || last.waits || !last.collective.last_given()) break;
     }
     Batch& batch = batches_.front();
-    std::vector<Task> tasks;
+    std::vector<Response> responses;
     ++collectives_;
     const int64_t now_ns = NowNs();
     for (const size_t i : batch.plan[batch.next]) {
-      tasks.push_back(std::move(batch.tasks[i]));
-      batch.tasks[i].own.reset();  // what was moved is there still, and empty
-      if (warn_ != nullptr) NoteLoose(tasks.back());
-      std::optional<Entry>& own = tasks.back().own;
+      responses.push_back(std::move(batch.responses[i]));
+      batch.responses[i]
+          .own.reset();  // what was moved is there still, and empty
+      if (warn_ != nullptr) NoteLoose(responses.back());
+      std::optional<Entry>& own = responses.back().own;
       if (own.has_value()) own->done.record().Started(collectives_, now_ns);
       if (own.has_value() && own->listener != nullptr) {
         own->listener->Begins(&*own);
@@ -97,7 +99,7 @@ Status Executor::Begin(bool* moved) {
     }
     begun_ = ++batch.next < batch.plan.size();
     if (!begun_) batches_.pop_front();
-    UnderWay& one = under_way_.emplace_back(std::move(tasks),
+    UnderWay& one = under_way_.emplace_back(std::move(responses),
                                             PhaseTimer(phases_, collectives_));
     *moved = true;
     bool ended = false;
@@ -107,9 +109,9 @@ Status Executor::Begin(bool* moved) {
   return Status::Ok();
 }
 
-void Executor::NoteLoose(const Task& task) {
-  if (!task.own.has_value()) return;
-  const std::string text = loose_.Note(task.key, *task.request);
+void Executor::NoteLoose(const Response& response) {
+  if (!response.own.has_value()) return;
+  const std::string text = loose_.Note(response.key, *response.request);
   if (!text.empty()) warn_(text);
 }
 
@@ -125,7 +127,7 @@ Status Executor::MakeNext(UnderWay* one, bool* moved, bool* ended) {
       const Status how =
           error.empty() ? Status::Ok() : FailedPrecondition(error);
       if (how.ok()) TF_HVD_RETURN_IF_ERROR(TellOfSets(collective.first()));
-      for (Task& task : collective.tasks()) End(&task, how);
+      for (Response& response : collective.responses()) End(&response, how);
       *ended = *moved = true;
       return Status::Ok();
     }
@@ -133,9 +135,9 @@ Status Executor::MakeNext(UnderWay* one, bool* moved, bool* ended) {
     if (one->backend == nullptr) {
       return NothingServes(one->next).WithContext(collective.What());
     }
-    for (Task& task : collective.tasks()) {
-      if (task.own.has_value()) {
-        task.own->done.record().MovesBy(one->backend->name());
+    for (Response& response : collective.responses()) {
+      if (response.own.has_value()) {
+        response.own->done.record().MovesBy(one->backend->name());
       }
     }
   }
@@ -147,14 +149,14 @@ Status Executor::MakeNext(UnderWay* one, bool* moved, bool* ended) {
   return status.ok() ? status : status.WithContext(collective.What());
 }
 
-Status Executor::TellOfSets(const Task& task) {
+Status Executor::TellOfSets(const Response& response) {
   for (Backend* backend : backends_) {
-    if (task.request->kind == OpKind::kAddSet) {
-      const std::vector<int> ranks(task.request->ranks.begin(),
-                                   task.request->ranks.end());
-      TF_HVD_RETURN_IF_ERROR(backend->SetAdded(task.value, ranks));
-    } else if (task.request->kind == OpKind::kRemoveSet) {
-      backend->SetRemoved(task.request->removed_set);
+    if (response.request->kind == OpKind::kAddSet) {
+      const std::vector<int> ranks(response.request->ranks.begin(),
+                                   response.request->ranks.end());
+      TF_HVD_RETURN_IF_ERROR(backend->SetAdded(response.value, ranks));
+    } else if (response.request->kind == OpKind::kRemoveSet) {
+      backend->SetRemoved(response.request->removed_set);
     }
   }
   return Status::Ok();
@@ -195,9 +197,9 @@ Status Executor::Move(UnderWay* one, bool* moved, bool* ended) {
 }
 
 void Executor::Record(UnderWay* one, const Poll& poll) {
-  for (Task& task : one->collective.tasks()) {
-    if (!task.own.has_value()) continue;
-    task.own->done.record().Moved(poll.part, poll.awaited);
+  for (Response& response : one->collective.responses()) {
+    if (!response.own.has_value()) continue;
+    response.own->done.record().Moved(poll.part, poll.awaited);
     break;
   }
 }
@@ -217,12 +219,13 @@ size_t Executor::UnderWayOn(const Backend* backend) const {
   return count;
 }
 
-void Executor::End(Task* task, const Status& status) {
-  if (!task->own.has_value()) return;
-  host_->Ended(task->key, std::move(task->own->done), status, task->value);
+void Executor::End(Response* response, const Status& status) {
+  if (!response->own.has_value()) return;
+  host_->Ended(response->key, std::move(response->own->done), status,
+               response->value);
 }
 
-// Something may still write to what the operation and its tasks hold, and
+// Something may still write to what the operation and its responses hold, and
 // nobody can say until when: a late message, if it comes at all.
 void Executor::KeepForEver(std::list<UnderWay>* list,
                            std::list<UnderWay>::iterator one) {
@@ -235,7 +238,8 @@ void Executor::KeepForEver(std::list<UnderWay>* list,
 void Executor::Fail(const Status& status) {
   for (auto one = under_way_.begin(); one != under_way_.end();) {
     const auto next = std::next(one);
-    for (Task& task : one->collective.tasks()) End(&task, status);
+    for (Response& response : one->collective.responses())
+      End(&response, status);
     if (one->operation != nullptr && !one->operation->Abandon()) {
       KeepForEver(&under_way_, one);
     }
@@ -243,7 +247,7 @@ void Executor::Fail(const Status& status) {
   }
   under_way_.clear();
   for (Batch& batch : batches_) {
-    for (Task& task : batch.tasks) End(&task, status);
+    for (Response& response : batch.responses) End(&response, status);
   }
   batches_.clear();
   begun_ = false;
@@ -255,7 +259,7 @@ namespace {
 // A group of several types is several reductions: it stays alone. On a GPU
 // others add, in an order that depends on how many elements there are, and what
 // is in a batch depends on time.
-bool Fusable(const Task& run) {
+bool Fusable(const Response& run) {
   const auto& tensors = run.request->tensors;
   return run.request->device == DeviceKind::kCpu && run.error.empty() &&
          run.request->kind == OpKind::kAllreduce && !tensors.empty() &&
@@ -265,7 +269,7 @@ bool Fusable(const Task& run) {
                      });
 }
 
-auto FusionKey(const Task& run) {
+auto FusionKey(const Response& run) {
   const Request& request = *run.request;
   return std::make_tuple(run.key.first, request.tensors[0].dtype,
                          request.reduce_op, request.prescale,
@@ -274,7 +278,7 @@ auto FusionKey(const Task& run) {
 
 }  // namespace
 
-std::vector<std::vector<size_t>> PlanFusion(const std::vector<Task>& batch,
+std::vector<std::vector<size_t>> PlanFusion(const std::vector<Response>& batch,
                                             int64_t threshold) {
   struct Open {
     size_t list;

@@ -23,10 +23,10 @@
 #include <vector>
 
 #include "runtime/agreement/controller_host.h"
+#include "runtime/agreement/response.h"
 #include "runtime/contract/operation.h"
 #include "runtime/execution/collective.h"
 #include "runtime/execution/loose_requests.h"
-#include "runtime/request/entry.h"
 
 namespace tf_hvd {
 
@@ -38,7 +38,7 @@ class ExecutorHost {
                      int32_t value) = 0;
 };
 
-class Executor final : public TaskRunner {
+class Executor final : public ResponseRunner {
  public:
   // The first of `backends` that serves an operation gets it; they and `host`
   // outlive the executor, as does `phases`, which may be null: what operations
@@ -53,8 +53,8 @@ class Executor final : public TaskRunner {
         phases_(phases),
         warn_(std::move(warn)) {}
 
-  // TaskRunner
-  void Add(std::vector<Task> batch) override;
+  // ResponseRunner
+  void Add(std::vector<Response> batch) override;
   uint64_t moved() const override { return moved_; }
   // Of the oldest operation.
   int awaited() const override { return has_work_ ? awaited_ : -1; }
@@ -85,13 +85,13 @@ class Executor final : public TaskRunner {
 
  private:
   struct Batch {
-    std::vector<Task> tasks;
+    std::vector<Response> responses;
     std::vector<std::vector<size_t>> plan;
     size_t next = 0;  // of plan
   };
   struct UnderWay {
-    UnderWay(std::vector<Task> tasks, PhaseTimer its_timer)
-        : collective(std::move(tasks)), timer(its_timer) {}
+    UnderWay(std::vector<Response> responses, PhaseTimer its_timer)
+        : collective(std::move(responses)), timer(its_timer) {}
 
     Collective collective;
     PhaseTimer timer;
@@ -105,13 +105,13 @@ class Executor final : public TaskRunner {
   };
 
   Status Begin(bool* moved);
-  void NoteLoose(const Task& task);
+  void NoteLoose(const Response& response);
   Status Move(UnderWay* one, bool* moved, bool* ended);
   Status MakeNext(UnderWay* one, bool* moved, bool* ended);
-  Status TellOfSets(const Task& task);
+  Status TellOfSets(const Response& response);
   Backend* BackendFor(const OperationSpec& spec) const;
   size_t UnderWayOn(const Backend* backend) const;
-  void End(Task* task, const Status& status);
+  void End(Response* response, const Status& status);
   // Writes down how far it is.
   static void Record(UnderWay* one, const Poll& poll);
   static void KeepForEver(std::list<UnderWay>* list,
@@ -141,7 +141,7 @@ class Executor final : public TaskRunner {
 // and scales are put together, up to `threshold` bytes (0: never), looking
 // past others that do not match. Requests of all other kinds run alone: a group
 // of them is one request already.
-std::vector<std::vector<size_t>> PlanFusion(const std::vector<Task>& batch,
+std::vector<std::vector<size_t>> PlanFusion(const std::vector<Response>& batch,
                                             int64_t threshold);
 
 }  // namespace tf_hvd

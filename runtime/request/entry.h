@@ -1,8 +1,7 @@
 // What a caller hands in and what becomes of it on this rank. CallerState: the
 // bond between a request and whoever waits for it. Completion: the promise that
 // the outcome is told exactly once. Entry: one submitted request, with the
-// memory that it reads and writes. Task: one agreed request, as the executor
-// gets it.
+// memory that it reads and writes.
 #ifndef TF_HVD_RUNTIME_REQUEST_ENTRY_H_
 #define TF_HVD_RUNTIME_REQUEST_ENTRY_H_
 
@@ -218,16 +217,6 @@ inline int64_t ExpectedBytes(const Entry& entry, size_t ranks) {
   return kind == OpKind::kAlltoall ? bytes
                                    : bytes * static_cast<int64_t>(ranks);
 }
-
-// Plain data, owned by the holder of the progress lock.
-struct Task {
-  Key key;
-  SharedRequest request;     // what the ranks agreed on
-  std::string error;         // not empty: it fails with this text
-  int32_t value = 0;         // of its completion
-  SetMembers ranks;          // of the set
-  std::optional<Entry> own;  // absent if this rank has joined, or refused
-};
 
 }  // namespace tf_hvd
 

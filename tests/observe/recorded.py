@@ -32,6 +32,7 @@ def call(name, number, line=1, **others):
         "operation": number,
         "part": 0.0,
         "awaited": None,
+        "last": -1,
         "submitted": at,
         "agreed": at + 1,
         "started": at + 2,

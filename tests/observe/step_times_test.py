@@ -172,19 +172,6 @@ def test_ranks_that_take_turns_are_no_culprits():
     assert found.advice.startswith("Ranks take turns at being late")
 
 
-def test_waiting_that_always_takes_as_long_is_found_by_comparison():
-    """Rank 0 waits in the middle of its graph; its own steps do not tell that from computing."""
-    submitted, ended = [[], []], []
-    for number in range(20):
-        now = 100 * number * MS
-        submitted[0].append([now, now + 25 * MS])
-        submitted[1].append([now + 20 * MS, now + 25 * MS])
-        ended.append([now + 21 * MS, now + 26 * MS])
-    found = step_report.report(traces_of(submitted, ended))
-    assert all(step.late == (1, 19 * MS) for step in found.steps.steps)
-    assert found.rows[0].transfer == pytest.approx(2)
-
-
 def test_ranks_that_make_no_calls_in_common_with_others():
     """A process set trains, rank 2 does something else; in the set of all its calls are lost."""
     traces = job_with_a_straggler(20 * MS)

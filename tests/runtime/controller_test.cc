@@ -49,9 +49,9 @@ TEST(Controller, EncodesEachResponseOnce) {
     const auto& [child, message] = host.sent[i];
     const bool member = child == 2 || child == 3 || child == 7;
     ASSERT_EQ(message.batch.size(), member ? 2u : 1u) << child;
-    EXPECT_EQ(message.batch[0].name, "w");
+    EXPECT_EQ(message.batch[0].key.second, "w");
     if (member) {
-      EXPECT_EQ(message.batch[1].name, "x");
+      EXPECT_EQ(message.batch[1].key.second, "x");
     }
   }
 }
@@ -95,15 +95,15 @@ TEST(Controller, RelaysUntilTheBatchHasCome) {
     return request;
   }());
   add.value = 1;
-  controller.Receive(0, FrameOf(add), 0);
+  controller.Receive(0, FrameOf(std::move(add)), 0);
   EXPECT_FALSE(controller.RelaysForOthers());
 
   controller.Receive(3, VoteOf(3, 1, "x"), 0);
   EXPECT_TRUE(controller.RelaysForOthers());
   EXPECT_FALSE(controller.Waiting());
   Response x = Ordered("x", Allreduce("x").request);
-  x.set = 1;
-  controller.Receive(0, FrameOf(x), 0);
+  x.key.first = 1;
+  controller.Receive(0, FrameOf(std::move(x)), 0);
   EXPECT_FALSE(controller.RelaysForOthers());
 
   controller.Receive(3, VoteOf(3, 1, "y"), 0);
@@ -114,7 +114,7 @@ TEST(Controller, RelaysUntilTheBatchHasCome) {
     request.removed_set = 1;
     return request;
   }());
-  controller.Receive(0, FrameOf(remove), 0);
+  controller.Receive(0, FrameOf(std::move(remove)), 0);
   EXPECT_FALSE(controller.RelaysForOthers());
 }
 
@@ -135,7 +135,7 @@ TEST(Controller, AWrongChangeOfSetsIsABug) {
     pair.ranks = {0, 1};
     Response add = Ordered("t", pair);
     add.value = 1;
-    controller.Receive(0, FrameOf(add), 0);
+    controller.Receive(0, FrameOf(std::move(add)), 0);
     controller.Admit(std::move(entry));
     return host.aborts.size();
   };

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tests/runtime/fake_backend.h"
-#include "tests/runtime/task_request.h"
+#include "tests/runtime/response_request.h"
 
 namespace tf_hvd {
 namespace {
@@ -26,12 +26,12 @@ class ExecutorTest : public ::testing::Test, public ExecutorHost {
     done.Fire(status);
   }
 
-  Task Make(OpKind kind, const std::string& name, int64_t count,
-            bool own = true) {
+  Response Make(OpKind kind, const std::string& name, int64_t count,
+                bool own = true) {
     Request request;
     request.kind = kind;
     request.tensors.push_back({DType::kFloat32, {count}});
-    Task run;
+    Response run;
     run.key.second = name;
     run.request = SharedRequest(std::move(request));
     run.ranks = ranks;
@@ -42,16 +42,16 @@ class ExecutorTest : public ::testing::Test, public ExecutorHost {
     run.own->done = Completion([this](const Status&, int32_t) { ++fired; });
     return run;
   }
-  Task Sum(const std::string& name, int64_t count, bool own = true) {
+  Response Sum(const std::string& name, int64_t count, bool own = true) {
     return Make(OpKind::kAllreduce, name, count, own);
   }
-  static std::vector<Task> Batch(Task a) {
-    std::vector<Task> batch;
+  static std::vector<Response> Batch(Response a) {
+    std::vector<Response> batch;
     batch.push_back(std::move(a));
     return batch;
   }
-  static std::vector<Task> Batch(Task a, Task b) {
-    std::vector<Task> batch = Batch(std::move(a));
+  static std::vector<Response> Batch(Response a, Response b) {
+    std::vector<Response> batch = Batch(std::move(a));
     batch.push_back(std::move(b));
     return batch;
   }
@@ -152,7 +152,7 @@ TEST_F(ExecutorTest, NoMoreThanTheBackendsWindow) {
 // Its second operation is numbered when its first has ended: what comes behind
 // it must wait, or ranks would number in different orders.
 TEST_F(ExecutorTest, WhatIsBehindAnExchangeWaitsForIt) {
-  Task gather = Make(OpKind::kAllgather, "g", 3);
+  Response gather = Make(OpKind::kAllgather, "g", 3);
   SetTensors(&gather, {{DType::kFloat32, {-1}}});
   gather.own->allocate = [&](size_t, const std::vector<int64_t>&, void** to) {
     *to = memory;
@@ -169,7 +169,7 @@ TEST_F(ExecutorTest, WhatIsBehindAnExchangeWaitsForIt) {
 }
 
 TEST_F(ExecutorTest, EachSetHasItsOwnNumbers) {
-  Task other = Sum("o", 1);
+  Response other = Sum("o", 1);
   other.key.first = 5;
   executor.Add(Batch(Sum("a", 1), std::move(other)));
   executor.Add(Batch(Sum("b", 1)));
@@ -195,7 +195,7 @@ TEST_F(ExecutorTest, FusesWithinAFrame) {
 }
 
 TEST_F(ExecutorTest, AGroupOfSeveralTypesIsSeveralReductions) {
-  Task group = Sum("g", 1);
+  Response group = Sum("g", 1);
   SetTensors(
       &group,
       {{DType::kInt32, {5}}, {DType::kFloat32, {6}}, {DType::kInt32, {}}});
@@ -215,7 +215,7 @@ TEST_F(ExecutorTest, JoinedRanksGiveZerosAndEndNothing) {
 }
 
 TEST_F(ExecutorTest, ErrorsRunNothing) {
-  Task wrong = Sum("a", 1);
+  Response wrong = Sum("a", 1);
   wrong.error = "mismatch in a";
   executor.Add(Batch(std::move(wrong), Sum("b", 1)));
   RunAll();
@@ -224,7 +224,7 @@ TEST_F(ExecutorTest, ErrorsRunNothing) {
 }
 
 TEST_F(ExecutorTest, KindsWithoutDataGiveTheirValue) {
-  Task join = Make(OpKind::kJoin, "j", 0);
+  Response join = Make(OpKind::kJoin, "j", 0);
   join.value = 7;
   executor.Add(Batch(std::move(join), Make(OpKind::kBarrier, "b", 0)));
   RunAll();
@@ -234,7 +234,7 @@ TEST_F(ExecutorTest, KindsWithoutDataGiveTheirValue) {
 
 TEST_F(ExecutorTest, BackendsHearOfSetsAmongWhatIsMade) {
   const auto set_change = [this](OpKind kind, const std::string& name) {
-    Task task = Make(kind, name, 0);
+    Response task = Make(kind, name, 0);
     ChangeRequest(&task, [](Request* request) {
       request->removed_set = 5;
       request->ranks = {0, 2, 3};
@@ -242,7 +242,7 @@ TEST_F(ExecutorTest, BackendsHearOfSetsAmongWhatIsMade) {
     task.value = 5;
     return task;
   };
-  Task refused = set_change(OpKind::kAddSet, "c");
+  Response refused = set_change(OpKind::kAddSet, "c");
   refused.error = "no";
   executor.Add(Batch(Sum("a", 1), set_change(OpKind::kAddSet, "b")));
   executor.Add(Batch(std::move(refused), Sum("d", 2)));
@@ -264,7 +264,7 @@ TEST_F(ExecutorTest, ASetThatABackendCannotServeEndsTheJob) {
 }
 
 TEST_F(ExecutorTest, AllgatherAsksForMemoryWhenTheRowsAreKnown) {
-  Task gather = Make(OpKind::kAllgather, "g", 3);
+  Response gather = Make(OpKind::kAllgather, "g", 3);
   SetTensors(&gather, {{DType::kFloat32, {-1, 2}}});
   gather.own->tensors[0].count = 6;
   std::vector<int64_t> asked;
@@ -284,7 +284,7 @@ TEST_F(ExecutorTest, AllgatherAsksForMemoryWhenTheRowsAreKnown) {
 
 // A rank that has joined takes the rows of the others, and gives none.
 TEST_F(ExecutorTest, AllgatherOfAJoinedRankPassesOnRows) {
-  Task gather = Make(OpKind::kAllgather, "g", 0, /*own=*/false);
+  Response gather = Make(OpKind::kAllgather, "g", 0, /*own=*/false);
   SetTensors(&gather, {{DType::kFloat32, {-1, 2}}, {DType::kInt64, {-1}}});
   executor.Add(Batch(std::move(gather), Sum("a", 1)));
   RunAll();
@@ -294,7 +294,7 @@ TEST_F(ExecutorTest, AllgatherOfAJoinedRankPassesOnRows) {
 }
 
 TEST_F(ExecutorTest, AllgatherOfAGroup) {
-  Task gather = Make(OpKind::kAllgather, "g", 3);
+  Response gather = Make(OpKind::kAllgather, "g", 3);
   SetTensors(&gather, {{DType::kFloat32, {-1}}, {DType::kInt64, {-1, 5}}});
   gather.own->tensors = {{memory, nullptr, 3}, {memory, nullptr, 10}};
   gather.own->rows = {3, 2};
@@ -314,7 +314,7 @@ TEST_F(ExecutorTest, AllgatherOfAGroup) {
 }
 
 TEST_F(ExecutorTest, BroadcastOfAGroupIsOneOperation) {
-  Task group = Make(OpKind::kBroadcast, "g", 3);
+  Response group = Make(OpKind::kBroadcast, "g", 3);
   SetTensors(&group, {{DType::kFloat32, {3}}, {DType::kInt64, {2}}});
   group.own->tensors = {{memory, memory, 3}, {memory, memory, 2}};
   executor.Add(Batch(std::move(group)));
@@ -323,7 +323,7 @@ TEST_F(ExecutorTest, BroadcastOfAGroupIsOneOperation) {
 }
 
 TEST_F(ExecutorTest, AlltoallAsksForMemoryWhenTheSplitsAreKnown) {
-  Task all = Make(OpKind::kAlltoall, "a", 12);
+  Response all = Make(OpKind::kAlltoall, "a", 12);
   SetTensors(&all, {{DType::kFloat32, {-1, 3}}});
   all.own->rows = {1, 3};
   std::vector<int64_t> asked;
@@ -343,7 +343,7 @@ TEST_F(ExecutorTest, AlltoallAsksForMemoryWhenTheSplitsAreKnown) {
 TEST_F(ExecutorTest, NoMemoryEndsTheJob) {
   for (const OpKind kind : {OpKind::kAllgather, OpKind::kAlltoall}) {
     Executor one({&data}, kThreshold, this);
-    Task run = Make(kind, "x", 4);
+    Response run = Make(kind, "x", 4);
     SetTensors(&run, {{DType::kFloat32, {-1}}});
     run.own->rows.assign(kind == OpKind::kAllgather ? 1 : 2, 2);
     run.own->allocate = [](size_t, const std::vector<int64_t>&, void**) {
@@ -362,7 +362,7 @@ TEST_F(ExecutorTest, NoMemoryEndsTheJob) {
 // Seven rows for two ranks: the first has one more. What is of one type is one
 // operation; groups are never fused with others.
 TEST_F(ExecutorTest, ReducescatterGivesTheRestToTheFirst) {
-  Task group = Make(OpKind::kReducescatter, "g", 0);
+  Response group = Make(OpKind::kReducescatter, "g", 0);
   ChangeRequest(&group, [](Request* request) {
     request->reduce_op = ReduceOp::kAverage;
   });
@@ -405,7 +405,7 @@ TEST_F(ExecutorTest, MemoryInUseIsNeverGivenBack) {
     data.destroyed = 0;
     {
       Executor one({&data}, kThreshold, this);
-      Task run = Sum("a", 1);
+      Response run = Sum("a", 1);
       run.own->keepalive =
           std::shared_ptr<void>(memory, [&](void*) { given_back = true; });
       one.Add(Batch(std::move(run)));

@@ -14,8 +14,8 @@ namespace {
 
 RecordedCall Call(const std::string& name, int64_t submitted, int64_t ended,
                   CallerKind caller = CallerKind::kGraph) {
-  RecordedCall call;
-  call.name = name;
+  RecordedCall call{};
+  call.name.Set(name);
   call.submitted_ns = submitted;
   call.ended_ns = ended;
   call.caller = caller;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/execution/executor.h"
-#include "tests/runtime/task_request.h"
+#include "tests/runtime/response_request.h"
 
 namespace tf_hvd {
 namespace {
@@ -14,22 +14,22 @@ namespace {
 using Plan = std::vector<std::vector<size_t>>;
 
 // An allreduce of `floats` float32.
-Task Allreduce(int64_t floats) {
+Response Allreduce(int64_t floats) {
   Request request;
   request.tensors.push_back({DType::kFloat32, {floats}});
-  Task run;
+  Response run;
   run.request = SharedRequest(std::move(request));
   return run;
 }
 
-Task Kind(OpKind kind) {
-  Task run = Allreduce(1);
+Response Kind(OpKind kind) {
+  Response run = Allreduce(1);
   ChangeRequest(&run, [kind](Request* request) { request->kind = kind; });
   return run;
 }
 
-std::vector<Task> Runs(const std::vector<int64_t>& floats) {
-  std::vector<Task> runs;
+std::vector<Response> Runs(const std::vector<int64_t>& floats) {
+  std::vector<Response> runs;
   for (const int64_t count : floats) runs.push_back(Allreduce(count));
   return runs;
 }
@@ -52,7 +52,7 @@ TEST(FusionPlan, ZeroMeansNever) {
 }
 
 TEST(FusionPlan, LooksPastWhatDoesNotMatch) {
-  std::vector<Task> batch = Runs({1, 1, 1, 1});
+  std::vector<Response> batch = Runs({1, 1, 1, 1});
   SetTensors(&batch[1], {{DType::kInt32, {1}}});
   EXPECT_EQ(PlanFusion(batch, 100), (Plan{{0, 2, 3}, {1}}));
   SetTensors(&batch[3], {{DType::kInt32, {1}}});
@@ -60,7 +60,7 @@ TEST(FusionPlan, LooksPastWhatDoesNotMatch) {
 }
 
 TEST(FusionPlan, OtherKindsAndErrorsStandAlone) {
-  std::vector<Task> batch = Runs({1, 1});
+  std::vector<Response> batch = Runs({1, 1});
   for (const OpKind kind :
        {OpKind::kAllgather, OpKind::kBroadcast, OpKind::kJoin, OpKind::kBarrier,
         OpKind::kAddSet, OpKind::kRemoveSet}) {
@@ -75,7 +75,7 @@ TEST(FusionPlan, OtherKindsAndErrorsStandAlone) {
 
 TEST(FusionPlan, WhatMustBeEqual) {
   const auto apart = [](const char* what, void (*change)(Request*)) {
-    std::vector<Task> batch = Runs({1, 1});
+    std::vector<Response> batch = Runs({1, 1});
     ChangeRequest(&batch[1], change);
     EXPECT_EQ(PlanFusion(batch, 1000), (Plan{{0}, {1}})) << what;
   };
@@ -84,13 +84,13 @@ TEST(FusionPlan, WhatMustBeEqual) {
   apart("prescale", [](Request* r) { r->prescale = 2; });
   apart("postscale", [](Request* r) { r->postscale = 2; });
   apart("device", [](Request* r) { r->device = DeviceKind::kGpu; });
-  std::vector<Task> batch = Runs({1, 1});
+  std::vector<Response> batch = Runs({1, 1});
   batch[1].key.first = 3;
   EXPECT_EQ(PlanFusion(batch, 1000), (Plan{{0}, {1}})) << "set";
 }
 
 TEST(FusionPlan, GroupsCountAllTheirTensors) {
-  std::vector<Task> batch = Runs({1, 1});
+  std::vector<Response> batch = Runs({1, 1});
   SetTensors(&batch[0], {{DType::kFloat32, {1}}, {DType::kFloat32, {3}}});
   EXPECT_EQ(PlanFusion(batch, 20), (Plan{{0, 1}}));
   EXPECT_EQ(PlanFusion(batch, 19), (Plan{{0}, {1}}));
@@ -98,7 +98,7 @@ TEST(FusionPlan, GroupsCountAllTheirTensors) {
 
 // A group of several types cannot be one reduction: it must not draw others in.
 TEST(FusionPlan, GroupsOfMixedTypesStandAlone) {
-  std::vector<Task> batch = Runs({1, 1, 1});
+  std::vector<Response> batch = Runs({1, 1, 1});
   SetTensors(&batch[1], {{DType::kFloat32, {1}}, {DType::kInt32, {3}}});
   EXPECT_EQ(PlanFusion(batch, 1000), (Plan{{0, 2}, {1}}));
 }
@@ -106,9 +106,9 @@ TEST(FusionPlan, GroupsOfMixedTypesStandAlone) {
 TEST(FusionPlan, EachIndexOnceAndWithinTheThreshold) {
   std::mt19937 random(1);
   for (int round = 0; round < 500; ++round) {
-    std::vector<Task> batch;
+    std::vector<Response> batch;
     for (size_t n = random() % 30; n > 0; --n) {
-      Task run = Allreduce(static_cast<int64_t>(random() % 20));
+      Response run = Allreduce(static_cast<int64_t>(random() % 20));
       run.key.first = static_cast<int32_t>(random() % 2);
       if (random() % 3 == 0) {
         ChangeRequest(&run, [](Request* r) { r->kind = OpKind::kAllgather; });

@@ -117,7 +117,7 @@ class Messages {
 
   Response AResponse() {
     Response response;
-    response.set = Below(10);
+    response.key.first = Below(10);
     response.value = Below(100);
     response.joined = Below(2) == 0;
     response.close = Below(4) == 0;
@@ -126,7 +126,7 @@ class Messages {
     if (Below(2) == 0) response.slot = static_cast<uint32_t>(Below(5000));
     response.define = response.slot != kNoSlot && Below(2) == 0;
     if (response.slot == kNoSlot || response.define) {
-      response.name = Text();
+      response.key.second = Text();
       if (!response.close) response.request = ARequest();
     }
     return response;
@@ -186,14 +186,13 @@ void ExpectEqual(const Vote& a, const Vote& b) {
 }
 
 void ExpectEqual(const Response& a, const Response& b) {
-  EXPECT_EQ(a.set, b.set);
+  EXPECT_EQ(a.key, b.key);
   EXPECT_EQ(a.slot, b.slot);
   EXPECT_EQ(a.define, b.define);
   EXPECT_EQ(a.close, b.close);
   EXPECT_EQ(a.through, b.through);
   EXPECT_EQ(a.joined, b.joined);
   EXPECT_EQ(a.value, b.value);
-  EXPECT_EQ(a.name, b.name);
   EXPECT_EQ(a.request.bytes(), b.request.bytes());
   EXPECT_EQ(a.error, b.error);
 }
@@ -268,12 +267,7 @@ TEST(BatchEncoder, EncodesEachResponseOnce) {
   EXPECT_EQ(encoder.responses_encoded(), 0u);
   for (const std::vector<size_t>& places :
        {std::vector<size_t>{1}, {0, 1, 3}, {0, 3}, {1}, {0, 1, 2, 3, 4}}) {
-    Message part;
-    part.kind = MessageKind::kResponses;
-    for (const size_t place : places) {
-      part.batch.push_back(batch.batch[place]);
-    }
-    EXPECT_EQ(encoder.Encode(places), EncodeMessage(part));
+    EXPECT_EQ(encoder.Encode(places), BatchEncoder(batch.batch).Encode(places));
   }
   EXPECT_EQ(encoder.responses_encoded(), 5u);
 }

@@ -23,12 +23,12 @@ constexpr int kRank = 1;
 constexpr int kSize = 4;
 
 RecordedCall Call(int64_t submitted, int64_t agreed, int64_t ended, int last) {
-  RecordedCall call;
-  call.name = "x";
+  RecordedCall call{};
+  call.name.Set("x");
   call.submitted_ns = submitted;
   call.agreed_ns = agreed;
   call.ended_ns = ended;
-  call.last = last;
+  call.last = static_cast<uint16_t>(last + 1);
   return call;
 }
 
@@ -113,8 +113,8 @@ MetricsTotals ByMoments(const CallReader::Step& step) {
         next = &call;
       }
     }
-    if (next != nullptr && next->last >= 0 && next->last != kRank) {
-      ++totals.waiting_ns[static_cast<size_t>(next->last)];
+    if (next != nullptr && next->last > 0 && next->last != kRank + 1) {
+      ++totals.waiting_ns[next->last - 1u];
     }
   }
   return totals;

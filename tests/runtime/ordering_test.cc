@@ -48,22 +48,22 @@ Vote RemoveSet(int32_t set) {
 
 std::vector<Key> KeysOf(const std::vector<Response>& batch) {
   std::vector<Key> keys;
-  for (const Response& one : batch) keys.emplace_back(one.set, one.name);
+  for (const Response& one : batch) keys.push_back(one.key);
   return keys;
 }
 
 // The batch of one request.
 Response OrderOne(Ordering* ordering, const Key& key, const Vote& vote) {
   ordering->Add(key, vote);
-  return ordering->TakeBatch().at(0);
+  return std::move(ordering->TakeBatch().at(0));
 }
 
 // `response` is applied: from now on the slot it defines stands for the name.
 void Define(ProcessSets* sets, const Response& response) {
   ASSERT_TRUE(response.define);
   ASSERT_TRUE(
-      sets->Find(response.set)
-          ->slots.Define(response.slot, response.name, response.request));
+      sets->Find(response.key.first)
+          ->slots.Define(response.slot, response.key.second, response.request));
 }
 
 // By set, slot and name, joins last, whatever became ready first.
@@ -184,33 +184,24 @@ TEST(Ordering, SaysWhyASetCannotBeRemoved) {
 }
 
 TEST(Ordering, WhatIsReadyGoesBeforeAnEnd) {
-  Response close;
-  close.close = true;
-  Response removes;
-  removes.request = RemoveSet(1).first.request;
-  Response does_not;
-  does_not.request = removes.request;
-  does_not.error = "there is no process set 1";
-  Response runs;
-  runs.request = Allreduce().first.request;
-
-  const struct {
-    std::vector<Response> batch;
-    bool ends;
-  } kCases[] = {
-      {{close}, true},
-      {{runs, removes}, true},
-      {{does_not}, false},
-      {{runs}, false},
-  };
-  for (const auto& one : kCases) {
+  const auto goes_before = [](const std::vector<Response>& batch, bool ends) {
     ProcessSets sets = Top();
     Ordering ordering(&sets);
-    EXPECT_TRUE(ordering.TakeBefore(one.batch).empty());
+    EXPECT_TRUE(ordering.TakeBefore(batch).empty());
     ordering.Add({kWorldSet, "g"}, Allreduce());
-    EXPECT_EQ(ordering.TakeBefore(one.batch).size(), one.ends ? 1u : 0u);
-    EXPECT_EQ(ordering.empty(), one.ends);
-  }
+    EXPECT_EQ(ordering.TakeBefore(batch).size(), ends ? 1u : 0u);
+    EXPECT_EQ(ordering.empty(), ends);
+  };
+  std::vector<Response> batch(1);
+  batch[0].close = true;
+  goes_before(batch, true);
+  batch[0].close = false;
+  batch[0].request = Allreduce().first.request;
+  goes_before(batch, false);
+  batch.emplace_back().request = RemoveSet(1).first.request;
+  goes_before(batch, true);
+  batch[1].error = "there is no process set 1";
+  goes_before(batch, false);
 }
 
 // A child gets what its members need, and each response is encoded once.
@@ -240,10 +231,11 @@ TEST(Ordering, ForwardsWhatConcernsAChild) {
   EXPECT_EQ(sent, expected);
 
   // What ends the runtime concerns all, whatever its set.
-  Response close;
-  close.set = 2;
+  std::vector<Response> batch;
+  Response& close = batch.emplace_back();
+  close.key.first = 2;
   close.close = true;
-  ordering.Forward({close}, send);
+  ordering.Forward(batch, send);
   EXPECT_EQ(sent.size(), 4u);
 }
 

@@ -110,11 +110,11 @@ TEST_F(RecorderTest, WritesDownHowFarACallIs) {
     EXPECT_EQ(TextOf(slot.name), "grad_1");
     EXPECT_EQ(TextOf(slot.source), "train.py:88");
     EXPECT_EQ(slot.set, 2);
-    EXPECT_EQ(slot.kind, static_cast<uint8_t>(OpKind::kReducescatter));
-    EXPECT_EQ(slot.dtype, static_cast<uint8_t>(DType::kBfloat16));
-    EXPECT_EQ(slot.reduce_op, static_cast<uint8_t>(ReduceOp::kMax));
-    EXPECT_EQ(slot.device, static_cast<uint8_t>(DeviceKind::kGpu));
-    EXPECT_EQ(slot.caller, 1);
+    EXPECT_EQ(slot.kind, OpKind::kReducescatter);
+    EXPECT_EQ(slot.dtype, DType::kBfloat16);
+    EXPECT_EQ(slot.reduce_op, ReduceOp::kMax);
+    EXPECT_EQ(slot.device, DeviceKind::kGpu);
+    EXPECT_EQ(slot.caller, CallerKind::kCompiled);
     EXPECT_EQ(slot.tensors, 2);
     EXPECT_EQ(slot.bytes, 1441);
     EXPECT_EQ(slot.step, 12);
@@ -140,8 +140,7 @@ TEST_F(RecorderTest, WritesDownHowFarACallIs) {
   record.Ended(FailedPrecondition("ranks disagree"));
   const Seen seen = Look();
   EXPECT_GT(seen.slot(0).ended_ns, 0);
-  EXPECT_EQ(seen.slot(0).code,
-            static_cast<uint8_t>(StatusCode::kFailedPrecondition));
+  EXPECT_EQ(seen.slot(0).code, StatusCode::kFailedPrecondition);
   EXPECT_EQ(seen.header().failed_call, 1u);
   EXPECT_EQ(TextOf(seen.header().failed), "ranks disagree");
 }

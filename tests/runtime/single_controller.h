@@ -14,10 +14,10 @@
 
 namespace tf_hvd {
 
-class Host final : public TaskRunner, public ControllerHost {
+class Host final : public ResponseRunner, public ControllerHost {
  public:
   std::vector<std::pair<int, Message>> sent;
-  std::vector<Task> runs;
+  std::vector<Response> runs;
   std::vector<std::string> warnings;
   std::vector<AbortRecord> aborts;
   std::vector<SetMembers> added;
@@ -30,8 +30,8 @@ class Host final : public TaskRunner, public ControllerHost {
     ASSERT_TRUE(DecodeMessage(bytes, &message).ok());
     sent.emplace_back(neighbour, std::move(message));
   }
-  void Add(std::vector<Task> batch) override {
-    for (Task& run : batch) runs.push_back(std::move(run));
+  void Add(std::vector<Response> batch) override {
+    for (Response& run : batch) runs.push_back(std::move(run));
   }
   uint64_t moved() const override { return moves; }
   int awaited() const override { return waits_for; }
@@ -73,7 +73,7 @@ inline Entry Allreduce(const std::string& name) {
 
 inline Response Ordered(const std::string& name, const Request& request) {
   Response response;
-  response.name = name;
+  response.key.second = name;
   response.request = SharedRequest(request);
   return response;
 }

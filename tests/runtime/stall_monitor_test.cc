@@ -243,10 +243,10 @@ std::string AnswerOf(int rank, const std::string& name, uint32_t number,
 }
 
 // What the controller has sent up of this kind.
-std::vector<Message> SentUp(const Host& host, MessageKind kind) {
-  std::vector<Message> messages;
+std::vector<const Message*> SentUp(const Host& host, MessageKind kind) {
+  std::vector<const Message*> messages;
   for (const auto& [neighbour, message] : host.sent) {
-    if (neighbour == 0 && message.kind == kind) messages.push_back(message);
+    if (neighbour == 0 && message.kind == kind) messages.push_back(&message);
   }
   return messages;
 }
@@ -261,10 +261,11 @@ TEST(StallMonitor, PassesUpOneAnswerForAllBelow) {
   controller.Receive(4, AnswerOf(4, "g", 7, "'h' (world)"), 31 * kSecond);
   EXPECT_TRUE(SentUp(host, MessageKind::kAnswer).empty());
   controller.Receive(3, AnswerOf(3, "g", 7, ""), 31 * kSecond);
-  const std::vector<Message> answers = SentUp(host, MessageKind::kAnswer);
+  const std::vector<const Message*> answers =
+      SentUp(host, MessageKind::kAnswer);
   ASSERT_EQ(answers.size(), 1u);
-  EXPECT_EQ(answers[0].query, 7u);
-  const StallAnswer& answer = answers[0].answer;
+  EXPECT_EQ(answers[0]->query, 7u);
+  const StallAnswer& answer = answers[0]->answer;
   EXPECT_EQ(answer.voted.named, (std::vector<int32_t>{1}));
   EXPECT_EQ(answer.age_ms, 30'000u);
   EXPECT_EQ(answer.missing.named, (std::vector<int32_t>{2, 3, 4}));
@@ -287,10 +288,11 @@ TEST(StallMonitor, DoesNotWaitForASilentRankBelow) {
   controller.Tick(controller.due_ns() - 1);
   EXPECT_TRUE(SentUp(host, MessageKind::kAnswer).empty());
   controller.Tick(controller.due_ns());
-  const std::vector<Message> answers = SentUp(host, MessageKind::kAnswer);
+  const std::vector<const Message*> answers =
+      SentUp(host, MessageKind::kAnswer);
   ASSERT_EQ(answers.size(), 1u);
-  EXPECT_EQ(answers[0].answer.missing.named, (std::vector<int32_t>{1, 2, 4}));
-  EXPECT_EQ(answers[0].answer.silent.named, (std::vector<int32_t>{3}));
+  EXPECT_EQ(answers[0]->answer.missing.named, (std::vector<int32_t>{1, 2, 4}));
+  EXPECT_EQ(answers[0]->answer.silent.named, (std::vector<int32_t>{3}));
   EXPECT_GT(controller.due_ns(), 1000 * kSecond);
   // It comes too late for this query, and is none to the next.
   controller.Receive(0, QueryOf("g", 8), 61 * kSecond);

@@ -7,27 +7,85 @@ killed, or be half a file.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import re
-import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tf_hvd.core import contract, files, messages
 from tf_hvd.core.printable import printable
 
 _MAGIC = b"tfhvdrec"
 _VERSION = 1
-_FORMAT = struct.Struct("<8sI")  # magic, version
-# bytes of header and slot, capacity, calls, rank, size, process, state, launched, part, times,
-# host, job, reason, ended, told, and of failed calls as in `Recording`
-_HEAD = struct.Struct("<3IQ3iI2i3q64s128s512s1024sqQQ1024s")
-# number, 4 times, bytes, part, step, order, operation, set, tensors, awaited, dimensions, then
-# kind, dtype, reduce_op, device, caller, code, then the shape, and what moves it
-_SLOT = struct.Struct("<Q5qd2qQ4i6B2x4q8s104s72s")
+_VERSIONED = 12
+"""Bytes of every version's beginning: magic and version."""
+_HEADER_BYTES = 4096
+
+
+class _Header(ctypes.LittleEndianStructure):
+    """RecordingHeader in runtime/events/recording.h, member for member."""
+
+    _fields_ = (
+        ("magic", ctypes.c_uint64),
+        ("version", ctypes.c_uint32),
+        ("header_bytes", ctypes.c_uint32),
+        ("slot_bytes", ctypes.c_uint32),
+        ("capacity", ctypes.c_uint32),
+        ("calls", ctypes.c_uint64),
+        ("rank", ctypes.c_int32),
+        ("size", ctypes.c_int32),
+        ("process", ctypes.c_int32),
+        ("state", ctypes.c_uint32),
+        ("launched", ctypes.c_int32),
+        ("part", ctypes.c_int32),
+        ("realtime_ns", ctypes.c_int64),
+        ("steady_ns", ctypes.c_int64),
+        ("left_ns", ctypes.c_int64),
+        ("host", ctypes.c_char * 64),
+        ("job", ctypes.c_char * 128),
+        ("reason", ctypes.c_char * 512),
+        ("ended", ctypes.c_char * 1024),
+        ("ended_told_ns", ctypes.c_int64),
+        ("lost_call", ctypes.c_uint64),
+        ("failed_call", ctypes.c_uint64),
+        ("failed", ctypes.c_char * 1024),
+    )
+
+
+class _Slot(ctypes.LittleEndianStructure):
+    """CallLayout there, member for member."""
+
+    _fields_ = (
+        ("number", ctypes.c_uint64),
+        ("submitted_ns", ctypes.c_int64),
+        ("agreed_ns", ctypes.c_int64),
+        ("started_ns", ctypes.c_int64),
+        ("ended_ns", ctypes.c_int64),
+        ("bytes", ctypes.c_int64),
+        ("part", ctypes.c_double),
+        ("step", ctypes.c_int64),
+        ("order", ctypes.c_int64),
+        ("operation", ctypes.c_uint64),
+        ("set", ctypes.c_int32),
+        ("tensors", ctypes.c_int32),
+        ("awaited", ctypes.c_int32),
+        ("dimensions", ctypes.c_int32),
+        ("kind", ctypes.c_uint8),
+        ("dtype", ctypes.c_uint8),
+        ("reduce_op", ctypes.c_uint8),
+        ("device", ctypes.c_uint8),
+        ("caller", ctypes.c_uint8),
+        ("code", ctypes.c_uint8),
+        ("last", ctypes.c_uint16),
+        ("shape", ctypes.c_int64 * 4),
+        ("backend", ctypes.c_char * 8),
+        ("name", ctypes.c_char * 104),
+        ("source", ctypes.c_char * 72),
+    )
+
 
 KINDS = (
     *("allreduce", "allgather", "broadcast", "join", "barrier"),
@@ -59,43 +117,49 @@ class RecordingError(ValueError):
     """It is no recorder's file, or not a whole one."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One collective that a rank called. Times are nanoseconds since the epoch; 0: not yet."""
+    """One collective that a rank called: what a recording or a timeline says of it.
 
-    number: int
+    Times are nanoseconds, in a recording since the epoch, in a timeline of rank 0's clock; 0: not
+    yet. A timeline lacks what has a default.
+    """
+
+    number: int = 0
     """Of the rank's calls, from 1."""
     name: str
-    kind: str
-    dtype: str
-    shape: tuple[int, ...]
+    kind: str = ""
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
     """Of the first tensor; -1 is a dimension that may differ between ranks."""
     tensors: int
     bytes: int
-    reduce_op: str
+    reduce_op: str = ""
     """Empty for what reduces nothing."""
-    device: str
-    compiled: bool
-    backend: str
+    device: str = ""
+    compiled: bool = False
+    backend: str = ""
     """How its data moves; empty: it moves none, or has not begun."""
     set: int
-    step: int
+    step: int = -1
     """The optimizer's; -1: none."""
     order: int
     """Its place in the agreed order of its process set, from 1, equal on all ranks; 0: none."""
-    operation: int
+    operation: int = 0
     """What was fused has the same; 0: it has not begun."""
-    part: float
+    part: float = 0.0
     """Of the operation, that was done on this rank: 0 to 1."""
-    awaited: int | None
+    awaited: int | None = None
     """The rank whose data was waited for."""
+    last: int
+    """The rank that made it last; -1: not known."""
     submitted: int
     agreed: int
-    started: int
+    started: int = 0
     ended: int
-    code: str
+    code: str = "ok"
     """How it ended, of `CODES`."""
-    source: str
+    source: str = ""
     """The line of the program, as "train.py:88"; empty if it is not known."""
 
     @property
@@ -109,8 +173,13 @@ class Call:
 
     @property
     def key(self) -> tuple[int, str]:
-        """By which ranks match their calls."""
+        """By which ranks match their calls, before these are in order."""
         return self.set, self.name
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """By which ranks match calls that are in order."""
+        return self.set, self.order
 
     @property
     def title(self) -> str:
@@ -170,45 +239,55 @@ def parse(data: bytes) -> Recording:
     Raises:
         RecordingError: it is none, or of another version.
     """
-    try:
-        magic, version = _FORMAT.unpack_from(data)
-        if magic != _MAGIC:
-            raise RecordingError("this is no flight recorder's file")
-        if version != _VERSION:
-            raise RecordingError(f"version {version} of the format; this tf_hvd reads {_VERSION}")
-        header, slot, capacity, made, *facts = _HEAD.unpack_from(data, _FORMAT.size)
-        rank, size, process, state, launched, part, realtime, steady, left, *facts = facts
-        host, job, reason, ended, told, lost_call, failed_call, failed = facts
-        if not 0 <= rank < size <= _RANKS:
-            raise RecordingError(f"it is damaged: it says that it is of rank {rank} of {size}")
-        if slot != _SLOT.size or len(data) < header + capacity * slot:
-            raise RecordingError(f"the file is not whole: it has {len(data)} bytes")
-        slots = range(header, header + min(capacity, made) * slot, slot)
-        ahead = realtime - steady
-        calls = [_call(_SLOT.unpack_from(data, place), ahead) for place in slots]
-    except struct.error as error:
-        raise RecordingError(f"the file is not whole: it has {len(data)} bytes") from error
+    head = _header(data)
+    if not 0 <= head.rank < head.size <= _RANKS:
+        raise RecordingError(
+            f"it is damaged: it says that it is of rank {head.rank} of {head.size}"
+        )
+    size = ctypes.sizeof(_Slot)
+    if len(data) < _HEADER_BYTES + head.capacity * size:
+        raise RecordingError(f"the file is not whole: it has {len(data)} bytes")
+    ahead = head.realtime_ns - head.steady_ns
+    places = range(_HEADER_BYTES, _HEADER_BYTES + min(head.capacity, head.calls) * size, size)
+    calls = [_call(_Slot.from_buffer_copy(data, place), ahead) for place in places]
     return Recording(
-        rank=rank,
-        size=size,
-        host=_text(host),
-        process=process,
-        launched=launched,
-        part=part,
-        job=_text(job),
-        began=realtime,
-        state=_named(_STATES, state),
-        left=_moment(left, ahead),
-        reason=_text(reason),
-        told=_moment(told, ahead),
-        ended=_text(ended),
-        lost_call=lost_call,
-        failed_call=failed_call,
-        failed=_text(failed),
-        made=made,
+        rank=head.rank,
+        size=head.size,
+        host=_text(head.host),
+        process=head.process,
+        launched=head.launched,
+        part=head.part,
+        job=_text(head.job),
+        began=head.realtime_ns,
+        state=_named(_STATES, head.state),
+        left=_moment(head.left_ns, ahead),
+        reason=_text(head.reason),
+        told=_moment(head.ended_told_ns, ahead),
+        ended=_text(head.ended),
+        lost_call=head.lost_call,
+        failed_call=head.failed_call,
+        failed=_text(head.failed),
+        made=head.calls,
         # One that is being filled has no number yet.
         calls=tuple(sorted((each for each in calls if each.number), key=lambda each: each.number)),
     )
+
+
+def _header(data: bytes) -> _Header:
+    """Of a file that this build's layout fits."""
+    if len(data) >= _VERSIONED:
+        if not data.startswith(_MAGIC):
+            raise RecordingError("this is no flight recorder's file")
+        version = int.from_bytes(data[len(_MAGIC) : _VERSIONED], "little")
+        if version != _VERSION:
+            raise RecordingError(f"version {version} of the format; this tf_hvd reads {_VERSION}")
+    if len(data) < ctypes.sizeof(_Header):
+        raise RecordingError(f"the file is not whole: it has {len(data)} bytes")
+    head = _Header.from_buffer_copy(data)
+    sizes, own = (head.header_bytes, head.slot_bytes), (_HEADER_BYTES, ctypes.sizeof(_Slot))
+    if sizes != own:
+        raise RecordingError(f"its header and calls have {sizes} bytes; this tf_hvd reads {own}")
+    return head
 
 
 def _moment(steady: int, ahead: int) -> int:
@@ -216,43 +295,38 @@ def _moment(steady: int, ahead: int) -> int:
     return steady + ahead if steady else 0
 
 
-def _call(values: tuple[Any, ...], ahead: int) -> Call:
-    number, *times, size, part, step, order, operation = values[:10]
-    submitted, agreed, started, ended = (_moment(each, ahead) for each in times)
-    in_set, tensors, awaited, dimensions, kind, dtype, reduce_op, device = values[10:18]
-    caller, code, *shape = values[18:24]
-    backend, name, source = map(_text, values[24:])
-    reduces = kind in (_ALLREDUCE, _REDUCESCATTER)
+def _call(slot: _Slot, ahead: int) -> Call:
+    reduces = slot.kind in (_ALLREDUCE, _REDUCESCATTER)
     return Call(
-        number=number,
-        name=name,
-        kind=_named(KINDS, kind),
-        dtype=_named(DTYPES, dtype) if tensors else "",
-        shape=tuple(shape[: max(dimensions, 0)]),
-        tensors=tensors,
-        bytes=size,
-        reduce_op=_named(REDUCE_OPS, reduce_op) if reduces else "",
-        device=_named(DEVICES, device),
-        compiled=caller == _COMPILED,
-        backend=backend,
-        set=in_set,
-        step=step,
-        order=order,
-        operation=operation,
-        part=part if 0 <= part <= 1 else 0.0,
-        awaited=awaited - 1 if awaited else None,
-        submitted=submitted,
-        agreed=agreed,
-        started=started,
-        ended=ended,
-        code=_named(CODES, code),
-        source=source,
+        number=slot.number,
+        name=_text(slot.name),
+        kind=_named(KINDS, slot.kind),
+        dtype=_named(DTYPES, slot.dtype) if slot.tensors else "",
+        shape=tuple(slot.shape[: max(slot.dimensions, 0)]),
+        tensors=slot.tensors,
+        bytes=slot.bytes,
+        reduce_op=_named(REDUCE_OPS, slot.reduce_op) if reduces else "",
+        device=_named(DEVICES, slot.device),
+        compiled=slot.caller == _COMPILED,
+        backend=_text(slot.backend),
+        set=slot.set,
+        step=slot.step,
+        order=slot.order,
+        operation=slot.operation,
+        part=slot.part if 0 <= slot.part <= 1 else 0.0,
+        awaited=slot.awaited - 1 if slot.awaited else None,
+        last=slot.last - 1,
+        submitted=_moment(slot.submitted_ns, ahead),
+        agreed=_moment(slot.agreed_ns, ahead),
+        started=_moment(slot.started_ns, ahead),
+        ended=_moment(slot.ended_ns, ahead),
+        code=_named(CODES, slot.code),
+        source=_text(slot.source),
     )
 
 
 def _text(data: bytes) -> str:
-    text = data.partition(b"\0")[0].decode(errors="replace")
-    return printable(text.replace("\n", " "))
+    return printable(data.decode(errors="replace").replace("\n", " "))
 
 
 def _named(names: Sequence[str], number: int) -> str:

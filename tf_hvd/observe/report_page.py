@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from tf_hvd.observe.recording import Call
 from tf_hvd.observe.step_report import Report, notes, plural, summary
-from tf_hvd.observe.step_times import Call, Key, Step, mean_of, median_of
+from tf_hvd.observe.step_times import Key, Step, mean_of, median_of
 
 _MS = 1e6
 _BARS = 240

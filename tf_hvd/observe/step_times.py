@@ -10,38 +10,20 @@ from __future__ import annotations
 import functools
 import itertools
 import statistics
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tf_hvd.observe.recording import Call
 from tf_hvd.observe.trace_reader import Trace
 
 _SECOND = 1_000_000_000
 """More than clocks that were compared are apart, and less than jobs of the same ranks are."""
 Key = tuple[int, int]
 """Of a call, on all ranks: its process set, and its place in the order of that."""
-
-
-Pair = tuple[str, str]
-"""The names of two calls, one behind the other."""
 Interval = tuple[int, int]
 """From, until: nanoseconds of rank 0's clock."""
-
-
-@dataclass(frozen=True)
-class Call:
-    """A call of one rank. Times are nanoseconds of rank 0's clock."""
-
-    name: str
-    key: Key
-    bytes: int
-    tensors: int
-    submitted: int
-    agreed: int
-    ended: int
-    last: int
-    """The rank that made it last; -1: not known."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +120,6 @@ def analyse(traces: Sequence[Trace]) -> Steps:
         split = _split(sorted(common, key=lambda each: each.submitted))
         if len(split) > 1:
             of = [_Rank(trace, calls[trace.rank]) for trace in traces if trace.rank in group]
-            _compare(of)
             steps = _steps(split, of, found.last)
             found.steps = [each for each in steps if each.is_in_order]
             found.left_out = len(steps) - len(found.steps)
@@ -151,9 +132,9 @@ def _steps(
 ) -> list[Step]:
     steps = []
     for number, (first, following) in enumerate(itertools.pairwise(split)):
-        begin, end = first[0].key, following[0].key
+        begin, end = first[0].place, following[0].place
         on = {rank.number: rank.step(begin, end, last) for rank in ranks}
-        steps.append(Step(number, on, [call.key for call in first]))
+        steps.append(Step(number, on, [call.place for call in first]))
     return steps
 
 
@@ -185,9 +166,9 @@ def is_mixed(trace: Trace) -> bool:
     In a job the calls of a process set have an order each, in which they come.
     """
     placed = [span for span in trace.spans.get("agreement", ()) if span.values.get("order")]
-    calls = sorted(calls_of(trace).values(), key=lambda call: call.key)
+    calls = sorted(calls_of(trace).values(), key=lambda call: call.place)
     return len(calls) < len(placed) or any(
-        one.key[0] == following.key[0] and following.agreed < one.agreed - _SECOND
+        one.set == following.set and following.agreed < one.agreed - _SECOND
         for one, following in itertools.pairwise(calls)
     )
 
@@ -221,7 +202,8 @@ def calls_of(trace: Trace) -> dict[Key, Call]:
         ended = ends.get(values.get("operation"), span.end)
         call = Call(
             name=span.name,
-            key=(values["set"], values["order"]),
+            set=values["set"],
+            order=values["order"],
             bytes=values["bytes"],
             tensors=values["tensors"],
             submitted=span.begin,
@@ -229,7 +211,7 @@ def calls_of(trace: Trace) -> dict[Key, Call]:
             ended=ended,
             last=values.get("last_rank", -1),
         )
-        found[call.key] = call
+        found[call.place] = call
     return found
 
 
@@ -252,21 +234,6 @@ def _split(calls: Sequence[Call]) -> list[list[Call]]:
     return groups
 
 
-def _compare(ranks: Sequence[_Rank]) -> None:
-    """Finds waiting that always takes as long, which no rank can tell from computing.
-
-    Between the same two calls all ranks compute the same. What one of them takes longer, with an
-    earlier call under way that ends before the second one, it has waited for that end.
-    """
-    between = [rank.between() for rank in ranks]
-    usual: dict[Pair, float] = {}
-    for pair in set.intersection(*(set(each) for each in between)):
-        time, taken = min((median_of(each[pair]), each[pair]) for each in between)
-        usual[pair] = time + 3 * median_of(abs(each - time) for each in taken)
-    for rank in ranks:
-        rank.add_idle(usual)
-
-
 class _Rank:
     def __init__(self, trace: Trace, its: Mapping[Key, Call]) -> None:
         self.number = trace.rank
@@ -275,32 +242,6 @@ class _Rank:
         self._submitted = [call.submitted for call in self._calls]
         waits = trace.spans.get("TensorFlow", ())
         self._exposed = _apart((span.begin, span.end) for span in waits)
-        self._known = {span.begin for span in waits}
-
-    def between(self) -> dict[Pair, list[int]]:
-        """How long after a call another one came, by their names."""
-        found: dict[Pair, list[int]] = {}
-        for call, following in itertools.pairwise(self._calls):
-            found.setdefault((call.name, following.name), []).append(
-                following.submitted - call.submitted
-            )
-        return found
-
-    def add_idle(self, usual: Mapping[Pair, float]) -> None:
-        """Counts as exposed what it took longer than usual from one call to the next."""
-        under_way: list[int] = []
-        for call, following in itertools.pairwise(self._calls):
-            under_way = [end for end in [*under_way, call.ended] if end > call.submitted]
-            ended = max((end for end in under_way if end <= following.submitted), default=0)
-            computes = usual.get((call.name, following.name))
-            if computes is None or call.submitted in self._known:
-                continue
-            longer = following.submitted - call.submitted - computes
-            since = max(call.submitted, ended - int(longer))
-            # If there was more to compute after that end, it is this rank that is slow.
-            if since < ended and following.submitted - ended <= computes:
-                insort(self._exposed, (since, ended))
-        self._exposed = _apart(self._exposed)
 
     def step(self, first: Key, following: Key, last: Mapping[Key, tuple[int, int]]) -> RankStep:
         begin, end = self._its[first].submitted, self._its[following].submitted
@@ -312,7 +253,7 @@ class _Rank:
         for since, until in exposed:
             # Data moves, if any does, from when the last rank has made a call until that has ended.
             near = [call for call in calls if call.submitted < until and call.ended > since]
-            its = _union((max(last[call.key][1], since), min(call.ended, until)) for call in near)
+            its = _union((max(last[call.place][1], since), min(call.ended, until)) for call in near)
             at = since
             for start, stop in [*its, (until, until)]:
                 for awaited, time in _awaited(at, start, near, last):
@@ -327,7 +268,9 @@ def _awaited(
     begin: int, end: int, calls: Sequence[Call], last: Mapping[Key, tuple[int, int]]
 ) -> Iterable[tuple[int, int]]:
     """Who is waited for in a time in which nothing moves, and how long: whoever comes next."""
-    coming = sorted((last[call.key][1], last[call.key][0]) for call in calls if call.ended > begin)
+    coming = sorted(
+        (last[call.place][1], last[call.place][0]) for call in calls if call.ended > begin
+    )
     at = begin
     for time, rank in coming:
         if at >= end:

@@ -109,9 +109,9 @@ void SimRank::SendHeld() {
   }
 }
 
-void SimRank::Add(std::vector<Task> batch) {
-  std::deque<Task> runs;
-  for (Task& run : batch) runs.push_back(std::move(run));
+void SimRank::Add(std::vector<Response> batch) {
+  std::deque<Response> runs;
+  for (Response& run : batch) runs.push_back(std::move(run));
   batches_.push_back(std::move(runs));
   ++frames_given_;
 }
@@ -123,7 +123,7 @@ void SimRank::RunExecutor() {
 }
 
 void SimRank::RunFront() {
-  Task& run = batches_.front().front();
+  Response& run = batches_.front().front();
   const int32_t set = run.key.first;
   const OrderKey key{set, places_[set]++};
   world_->Executes(rank_, key, run);
@@ -153,7 +153,7 @@ void SimRank::MeetingEnded(const OrderKey& key) {
   Poke();
 }
 
-void SimRank::End(Task* run, const Status& status) {
+void SimRank::End(Response* run, const Status& status) {
   if (!run->own.has_value()) return;
   Entry own = std::move(*run->own);
   run->own.reset();
@@ -195,7 +195,7 @@ void SimRank::AbortWith(const std::string& text) {
   controller_.Abort(status);
   running_ = false;
   for (auto& batch : std::exchange(batches_, {})) {
-    for (Task& run : batch) End(&run, status);
+    for (Response& run : batch) End(&run, status);
   }
   held_.clear();
   Poke();

@@ -18,7 +18,7 @@ namespace tf_hvd::protocol_test {
 
 class SimWorld;
 
-class SimRank : private TaskRunner, private ControllerHost {
+class SimRank : private ResponseRunner, private ControllerHost {
  public:
   // `steps_inside`: the executor's waits call step(). Without, a batch is
   // executed where it arrives, and the rank does nothing else meanwhile.
@@ -40,8 +40,8 @@ class SimRank : private TaskRunner, private ControllerHost {
   bool Idle() const { return batches_.empty() && held_.empty(); }
 
  private:
-  // TaskRunner
-  void Add(std::vector<Task> batch) override;
+  // ResponseRunner
+  void Add(std::vector<Response> batch) override;
   uint64_t moved() const override { return 0; }
   int awaited() const override { return -1; }
   size_t Backlog() const override {
@@ -64,7 +64,7 @@ class SimRank : private TaskRunner, private ControllerHost {
   void RunExecutor();
   void RunFront();
   void PopFront();
-  void End(Task* run, const Status& status);
+  void End(Response* run, const Status& status);
   void SendHeld();
 
   SimWorld* const world_;
@@ -81,7 +81,7 @@ class SimRank : private TaskRunner, private ControllerHost {
   bool through_ = false;  // when it leaves
   std::deque<Entry> submitted_;
   std::deque<std::pair<int, std::string>> inbox_;
-  std::deque<std::deque<Task>> batches_;
+  std::deque<std::deque<Response>> batches_;
   struct Held {
     int64_t batches = 0;  // that are to be finished first
     int neighbour = 0;

@@ -166,7 +166,7 @@ void SimWorld::Carry(int from, int to, std::string message) {
   if (decoded.kind != MessageKind::kResponses) {
     return CarryOn({from, to, 0}, std::move(message));
   }
-  SplitBatch(from, to, decoded);
+  SplitBatch(from, to, std::move(decoded));
 }
 
 // However many ranks ask and are asked, what it costs a rank depends on the
@@ -198,12 +198,12 @@ void SimWorld::Sends(int from, int to, std::string_view bytes) {
   }
 }
 
-void SimWorld::SplitBatch(int from, int to, const Message& message) {
+void SimWorld::SplitBatch(int from, int to, Message message) {
   std::map<int32_t, Message> by_set;
-  for (const Response& entry : message.batch) {
-    Message& part = by_set[entry.set];
+  for (Response& entry : message.batch) {
+    Message& part = by_set[entry.key.first];
     part.kind = MessageKind::kResponses;
-    part.batch.push_back(entry);
+    part.batch.push_back(std::move(entry));
   }
   for (const auto& [set, part] : by_set) {
     CarryOn({from, to, set}, EncodeMessage(part));
@@ -221,8 +221,7 @@ void SimWorld::CarryOn(const std::tuple<int, int, int32_t>& stream,
   });
 }
 
-void SimWorld::Executes(int rank, const OrderKey& key,
-                        const ::tf_hvd::Task& run) {
+void SimWorld::Executes(int rank, const OrderKey& key, const Response& run) {
   history_.executed[rank].push_back(key);
   const auto [it, is_new] = history_.order.try_emplace(key);
   Ordered& ordered = it->second;
@@ -238,7 +237,7 @@ void SimWorld::Executes(int rank, const OrderKey& key,
 }
 
 // A collective call: nobody is done before every member is inside.
-void SimWorld::Meet(int rank, const OrderKey& key, const ::tf_hvd::Task& run) {
+void SimWorld::Meet(int rank, const OrderKey& key, const Response& run) {
   Meeting& meeting = meetings_[key];
   meeting.ranks.push_back(rank);
   if (run.own.has_value()) {

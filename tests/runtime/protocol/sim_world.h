@@ -64,8 +64,8 @@ class SimWorld {
   // For SimRank. A message is sent, and perhaps carried later.
   void Sends(int from, int to, std::string_view message);
   void Carry(int from, int to, std::string message);
-  void Executes(int rank, const OrderKey& key, const ::tf_hvd::Task& run);
-  void Meet(int rank, const OrderKey& key, const ::tf_hvd::Task& run);
+  void Executes(int rank, const OrderKey& key, const Response& run);
+  void Meet(int rank, const OrderKey& key, const Response& run);
   void SetAdded(int32_t set, const std::vector<int>& ranks);
   void Reported(const std::string& text, bool fatal);
   void AwaitClose(int rank);
@@ -85,7 +85,7 @@ class SimWorld {
   int64_t Latency(int from, int to);
   void CarryOn(const std::tuple<int, int, int32_t>& stream,
                std::string message);
-  void SplitBatch(int from, int to, const Message& message);
+  void SplitBatch(int from, int to, Message message);
   int NumberOf(const Submission& submission);
   void Fired(size_t index, const Status& status, int32_t value);
   void StartTicks();
