@@ -45,6 +45,7 @@ absl::Status ReadAttributes(tf::OpKernelConstruction* ctx,
     TF_RETURN_IF_ERROR(ReadOptional(ctx, name, &attributes->member_names));
   }
   TF_RETURN_IF_ERROR(ReadOptional(ctx, "stamp_count", &attributes->step_count));
+  TF_RETURN_IF_ERROR(ReadOptional(ctx, "root_rank", &attributes->root));
   TF_RETURN_IF_ERROR(ReadOptional(ctx, kSource, &attributes->source));
   // What has no name of its own has none.
   bool ignore_name_scope = false;

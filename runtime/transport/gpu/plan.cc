@@ -89,13 +89,12 @@ class Planner {
   GpuPlan Plan() {
     if (ranks_ == 1 && !Casts()) {
       PlanAlone();
-    } else if (spec_.kind == OpKind::kAlltoall) {
-      PlanAlltoall();
-    } else if (spec_.kind == OpKind::kAllreduce ||
-               spec_.kind == OpKind::kBroadcast || ranks_ == 1) {
-      PlanAlike();
-    } else {
+    } else if (YieldOf(spec_.kind) == Yield::kSentRows) {
+      PlanSentRows();
+    } else if (ListsRanks(spec_.kind) && ranks_ > 1) {
       PlanByRank();
+    } else {
+      PlanAlike();
     }
     plan_.next_half = half_;
     return std::move(plan_);
@@ -168,13 +167,13 @@ class Planner {
       first.Add(span.input, span.output, BytesOf(span.count));
       second.Add(span.output, span.output, BytesOf(span.count));
     }
-    if (spec_.kind == OpKind::kAlltoall) {
+    if (YieldOf(spec_.kind) == Yield::kSentRows) {
       first.Add(spec_.input, spec_.output, spec_.send[0]);
     }
     Add(first, {}, second, 0);
   }
 
-  void PlanAlltoall() {
+  void PlanSentRows() {
     GpuCall call = CallOf(spec_.input, spec_.output, 0);
     call.send = spec_.send;
     call.receive = spec_.receive;
@@ -207,7 +206,7 @@ class Planner {
             ElementsOf(limits_.call_bytes), by_mpi_};
   }
 
-  // Allreduce and broadcast: the same run on all ranks, cut into pieces.
+  // The same run on all ranks, cut into pieces.
   void PlanAlike() {
     const Cuts cuts = FindCuts();
     Batch batch;
@@ -257,10 +256,7 @@ class Planner {
     return part;
   }
 
-  // Whose input counts.
-  bool Gives() const {
-    return spec_.kind != OpKind::kBroadcast || me_ == spec_.root;
-  }
+  bool Gives() const { return tf_hvd::Gives(spec_, me_); }
 
   // A piece that is being planned.
   struct Open {
@@ -334,12 +330,12 @@ class Planner {
     return call;
   }
 
-  // Allgather and reducescatter: each rank's run, padded to the longest, cut
-  // into pieces that lie one behind the other, rank by rank. What the padding
-  // holds, and what becomes of it, nobody looks at.
+  // Each rank's run, padded to the longest, cut into pieces that lie one behind
+  // the other, rank by rank. What the padding holds, and what becomes of it,
+  // nobody looks at.
   void PlanByRank() {
     const RankRuns runs(spec_.spans, stored_, ranks_);
-    if (spec_.kind == OpKind::kAllgather && IsOneTensor(runs)) {
+    if (YieldOf(spec_.kind) == Yield::kAllRows && IsOneTensor(runs)) {
       const Span& mine = spec_.spans[me_];
       Add(MoveBuilder({}),
           {CallOf(mine.input, spec_.spans[0].output, mine.count)},
@@ -362,7 +358,7 @@ class Planner {
   }
 
   void PlanPiece(const RankRuns& runs, int64_t at, int64_t count) {
-    const bool gathers = spec_.kind == OpKind::kAllgather;
+    const bool gathers = YieldOf(spec_.kind) == Yield::kAllRows;
     MoveBuilder pack(before_);
     MoveBuilder unpack(after_);
     unsigned uses = 0;
