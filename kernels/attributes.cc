@@ -13,13 +13,17 @@ constexpr char kSource[] = "_tf_hvd_source";
 constexpr const char* kMemberNames[] = {"member_names", "variable_names"};
 
 Status ReadOperation(int number, ReduceOp* reduce_op) {
-  constexpr int kLast = static_cast<int>(ReduceOp::kProduct);
-  if (number < 0 || number > kLast) {
-    return InvalidArgument("there is no reduce_op " + std::to_string(number) +
-                           "; pass Average, Sum, Adasum, Min, Max or Product");
+  if (number >= 0 && number < kReduceOpCount) {
+    *reduce_op = static_cast<ReduceOp>(number);
+    return Status::Ok();
   }
-  *reduce_op = static_cast<ReduceOp>(number);
-  return Status::Ok();
+  std::string names;
+  for (int i = 0; i < kReduceOpCount; ++i) {
+    if (i > 0) names += i + 1 < kReduceOpCount ? ", " : " or ";
+    names += NameOf(static_cast<ReduceOp>(i));
+  }
+  return InvalidArgument("there is no reduce_op " + std::to_string(number) +
+                         "; pass " + names);
 }
 
 Status ReadWire(const std::string& wire, ReductionAttributes* attributes) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "runtime/contract/spans.h"
@@ -36,8 +37,9 @@ const Mapping& MappingOf(DType dtype) {
   return kMappings[static_cast<size_t>(dtype)];
 }
 
-// Bools are 0 and 1: or is Max, and is Min.
-NcclReduction ReductionOf(DType dtype, ReduceOp op) {
+// None where NCCL has no such operation. Bools are 0 and 1: or is Max, and is
+// Min.
+std::optional<NcclReduction> ReductionOf(DType dtype, ReduceOp op) {
   const bool is_bool = dtype == DType::kBool;
   switch (op) {
     case ReduceOp::kMin:
@@ -46,9 +48,13 @@ NcclReduction ReductionOf(DType dtype, ReduceOp op) {
       return NcclReduction::kMax;
     case ReduceOp::kProduct:
       return is_bool ? NcclReduction::kMin : NcclReduction::kProduct;
-    default:
+    case ReduceOp::kAverage:
+    case ReduceOp::kSum:
       return is_bool ? NcclReduction::kMax : NcclReduction::kSum;
+    case ReduceOp::kAdasum:
+      break;
   }
+  return std::nullopt;
 }
 
 // Types that a rank may have cast to, or be casting to, which decides where
@@ -73,7 +79,7 @@ class Planner {
     if (!Reduces(spec.kind)) return;
     const ReduceOptions options = AverageAsSum(spec.reduce, ranks_);
     mapping_ = MappingOf(options.dtype);
-    reduction_ = ReductionOf(options.dtype, options.op);
+    reduction_ = ReductionOf(options.dtype, options.op).value_or(reduction_);
     before_ = {options.dtype, options.prescale, 1.0};
     after_ = {options.dtype, options.postscale, options.divisor};
     if (Casts()) {
@@ -411,6 +417,7 @@ bool NcclCanDo(const OperationSpec& spec) {
   const DType dtype = spec.reduce.dtype;
   const ReduceOp op = spec.reduce.op;
   if (!MappingOf(dtype).known || !IsReducible(dtype, op)) return false;
+  if (!ReductionOf(dtype, op).has_value()) return false;
   const bool orders = op == ReduceOp::kMin || op == ReduceOp::kMax;
   if (orders && IsFloating(dtype)) return false;
   return !(op == ReduceOp::kProduct && IsComplex(dtype));
