@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tf_hvd.core import contract, files, messages
+from tf_hvd.core import contract, files, kinds, messages
 from tf_hvd.core.printable import printable
 
 _MAGIC = b"tfhvdrec"
@@ -29,22 +29,17 @@ _HEAD = struct.Struct("<3IQ3iI2i3q64s128s512s1024sqQQ1024s")
 # kind, dtype, reduce_op, device, caller, code, then the shape, and what moves it
 _SLOT = struct.Struct("<Q5qd2qQ4i6B2x4q8s104s72s")
 
-KINDS = (
-    *("allreduce", "allgather", "broadcast", "join", "barrier"),
-    *("add_process_set", "remove_process_set", "alltoall", "reducescatter"),
-)
+KINDS = tuple(kind.name for kind in kinds.KINDS)
 DTYPES = (
     *("uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"),
     *("bool", "bfloat16", "uint32", "uint64", "complex64", "complex128"),
 )
-REDUCE_OPS = ("Average", "Sum", "Adasum", "Min", "Max", "Product")
 DEVICES = ("CPU", "GPU")
 # How a call ended (base/status.h).
 CODES = ("ok", "invalid", "disagreement", "aborted", "bug")
 WAITING, AGREED, MOVING, ENDED = "waiting", "agreed", "moving", "ended"
 UNUSED, JOINED, THROUGH, FAILED = "unused", "joined", "through", "failed"
 _STATES = (UNUSED, JOINED, THROUGH, FAILED)
-_ALLREDUCE, _REDUCESCATTER = 0, 8
 _COMPILED = 1
 # A file in a folder of recordings, whose number is the launcher's of the rank.
 _NAME = re.compile(r"rank\.\d+")
@@ -222,7 +217,7 @@ def _call(values: tuple[Any, ...], ahead: int) -> Call:
     in_set, tensors, awaited, dimensions, kind, dtype, reduce_op, device = values[10:18]
     caller, code, *shape = values[18:24]
     backend, name, source = map(_text, values[24:])
-    reduces = kind in (_ALLREDUCE, _REDUCESCATTER)
+    reduces = kind < len(kinds.KINDS) and kinds.KINDS[kind].reduces
     return Call(
         number=number,
         name=name,
@@ -231,7 +226,7 @@ def _call(values: tuple[Any, ...], ahead: int) -> Call:
         shape=tuple(shape[: max(dimensions, 0)]),
         tensors=tensors,
         bytes=size,
-        reduce_op=_named(REDUCE_OPS, reduce_op) if reduces else "",
+        reduce_op=_named(kinds.REDUCE_OPS, reduce_op) if reduces else "",
         device=_named(DEVICES, device),
         compiled=caller == _COMPILED,
         backend=backend,

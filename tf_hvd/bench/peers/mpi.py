@@ -33,8 +33,7 @@ class Mpi(Peer):
         return None if several else "this MPI allows calls from tf_hvd's own thread only"
 
     def prepare(self, workload: Workload, inputs: list[np.ndarray]) -> str | None:
-        adds = workload.operation in ("allreduce", "reducescatter")
-        if adds and workload.dtype not in self._mpi.summed:
+        if workload.kind.reduces and workload.dtype not in self._mpi.summed:
             return f"MPI does not add {workload.dtype}"
         if self._in_place and workload.operation != "allreduce":
             return "only allreduce is measured in place"

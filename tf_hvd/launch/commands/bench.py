@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import tf_hvd_command
 from tf_hvd.bench.settings import OTHER_LIBRARIES, TRAININGS, Plan, Settings
-from tf_hvd.bench.workloads import MODES
+from tf_hvd.bench.workloads import MODES, OPERATIONS
 from tf_hvd.launch.errors import UsageError
 
 _SIZES = "4,1K,64K,1M,16M,64M"
@@ -89,7 +89,7 @@ def _add_work(parser: argparse.ArgumentParser) -> None:
         type=_names,
         default=("allreduce",),
         metavar="NAME,...",
-        help="allreduce, allgather, broadcast, alltoall, reducescatter",
+        help=", ".join(OPERATIONS),
     )
     parser.add_argument(
         "--dtypes",
