@@ -101,14 +101,25 @@ bool ParseSlotStores(const std::string& text, Config* config) {
   return false;
 }
 
-// NCCL or MPI, in Horovod's capitals, for collectives of tensors on GPUs.
-template <OpKind... kKinds>
-bool ParseGpuWay(const std::string& text, Config* config) {
-  for (const OpKind kind : {kKinds...}) {
-    config->gpu_by_mpi.erase(kind);
-    if (text == "MPI") config->gpu_by_mpi.insert(kind);
-  }
+// NCCL or MPI, in Horovod's capitals, for one kind of collective of tensors on
+// GPUs, and for all of them.
+bool ParseGpuWayOf(OpKind kind, const std::string& text, Config* config) {
+  config->gpu_by_mpi.erase(kind);
+  if (text == "MPI") config->gpu_by_mpi.insert(kind);
   return text == "NCCL" || text == "MPI";
+}
+
+template <OpKind kKind>
+bool ParseGpuWay(const std::string& text, Config* config) {
+  return ParseGpuWayOf(kKind, text, config);
+}
+
+bool ParseGpuWays(const std::string& text, Config* config) {
+  bool known = true;
+  for (const OpKind kind : TensorKinds()) {
+    known = ParseGpuWayOf(kind, text, config);
+  }
+  return known;
 }
 
 constexpr char kNcclOrMpi[] = "NCCL or MPI";
@@ -207,9 +218,7 @@ constexpr Variable kVariables[] = {
      "How tensors in the memory of GPUs move: by NCCL where there is one, or "
      "by MPI, which means by way of the host's memory unless the MPI is "
      "CUDA-aware. For Horovod a choice of its build.",
-     ParseGpuWay<OpKind::kAllreduce, OpKind::kAllgather, OpKind::kBroadcast,
-                 OpKind::kAlltoall, OpKind::kReducescatter>,
-     true},
+     ParseGpuWays, true},
     {"HOROVOD_GPU_ALLREDUCE", "", kNcclOrMpi, kAsGpuOperations,
      ParseGpuWay<OpKind::kAllreduce>, true},
     {"HOROVOD_GPU_ALLGATHER", "", kNcclOrMpi, kAsGpuOperations,

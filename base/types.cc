@@ -30,12 +30,8 @@ constexpr std::array<DTypeRow, kDTypeCount> kDTypes = {{
     {"complex128", 16, false},
 }};
 
-constexpr std::array<const char*, 6> kReduceOps = {
+constexpr std::array<const char*, kReduceOpCount> kReduceOps = {
     {"Average", "Sum", "Adasum", "Min", "Max", "Product"}};
-
-constexpr std::array<const char*, 9> kOpKinds = {
-    {"allreduce", "allgather", "broadcast", "join", "barrier",
-     "add_process_set", "remove_process_set", "alltoall", "reducescatter"}};
 
 template <typename Table, typename Enum>
 auto Row(const Table& table, Enum value) -> decltype(&table[0]) {
@@ -44,6 +40,23 @@ auto Row(const Table& table, Enum value) -> decltype(&table[0]) {
 }
 
 }  // namespace
+
+std::vector<OpKind> TensorKinds() {
+  std::vector<OpKind> kinds;
+  for (int number = 0; number < kOpKindCount; ++number) {
+    const auto kind = static_cast<OpKind>(number);
+    if (YieldOf(kind) != Yield::kNothing) kinds.push_back(kind);
+  }
+  return kinds;
+}
+
+std::vector<std::string> OpsOf(OpKind kind) {
+  std::string name = NameOf(kind);
+  name[0] = static_cast<char>(name[0] + 'A' - 'a');
+  std::vector<std::string> ops = {"Horovod" + name};
+  if (Has(kind, kHasGroups)) ops.push_back("HorovodGrouped" + name);
+  return ops;
+}
 
 size_t SizeOf(DType dtype) {
   const auto* row = Row(kDTypes, dtype);
@@ -69,10 +82,7 @@ const char* NameOf(ReduceOp op) {
   return row != nullptr ? *row : "?";
 }
 
-const char* NameOf(OpKind kind) {
-  const auto* row = Row(kOpKinds, kind);
-  return row != nullptr ? *row : "?";
-}
+const char* NameOf(OpKind kind) { return RowOf(kind).name; }
 
 const char* NameOf(DeviceKind kind) {
   return kind == DeviceKind::kCpu ? "CPU" : "GPU";

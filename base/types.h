@@ -1,8 +1,10 @@
-// The one table of element types and the one of reduce operations. The numbers
-// travel on the wire and appear as op attributes: never renumber them.
+// The tables of element types, of reduce operations and of kinds of
+// collectives. The numbers travel on the wire and appear as op attributes:
+// never renumber them.
 #ifndef TF_HVD_BASE_TYPES_H_
 #define TF_HVD_BASE_TYPES_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -41,6 +43,7 @@ enum class ReduceOp : uint8_t {
   kMax = 4,
   kProduct = 5,
 };
+inline constexpr int kReduceOpCount = 6;
 
 enum class OpKind : uint8_t {
   kAllreduce = 0,
@@ -53,6 +56,74 @@ enum class OpKind : uint8_t {
   kAlltoall = 7,
   kReducescatter = 8,
 };
+inline constexpr int kOpKindCount = 9;
+
+// What a collective yields to a rank for each tensor.
+enum class Yield : uint8_t {
+  kNothing,   // there are no tensors
+  kWhole,     // as many elements as the tensor has
+  kOwnRows,   // its share of as many rows as the tensor has, ScatteredRows
+  kAllRows,   // the rows of all ranks, each of which may have another number
+  kSentRows,  // the rows that each rank has for it, of which there may be any
+};
+
+enum OpTrait : unsigned {
+  kReducesElements = 1,  // the others move bytes
+  kHasRoot = 2,
+  kRunsAfterJoin = 4,  // a rank that has joined gives zeros, or no rows
+  kHasGroups = 8,      // TensorFlow has an op for groups of tensors as well
+};
+
+struct OpKindRow {
+  const char* name;
+  Yield yield;
+  unsigned traits;  // of OpTrait
+};
+
+// In the order of the enumeration. A test compares it with
+// tf_hvd/core/kinds.py.
+inline constexpr std::array<OpKindRow, kOpKindCount> kOpKinds = {{
+    {"allreduce", Yield::kWhole,
+     kReducesElements | kRunsAfterJoin | kHasGroups},
+    {"allgather", Yield::kAllRows, kRunsAfterJoin | kHasGroups},
+    {"broadcast", Yield::kWhole, kHasRoot},
+    {"join", Yield::kNothing, kRunsAfterJoin},
+    {"barrier", Yield::kNothing, kRunsAfterJoin},
+    {"add_process_set", Yield::kNothing, kRunsAfterJoin},
+    {"remove_process_set", Yield::kNothing, kRunsAfterJoin},
+    {"alltoall", Yield::kSentRows, 0},
+    {"reducescatter", Yield::kOwnRows, kReducesElements | kHasGroups},
+}};
+
+// What arrives from another rank may be any number.
+inline constexpr OpKindRow kUnknownKind = {"?", Yield::kNothing,
+                                           kRunsAfterJoin};
+
+constexpr const OpKindRow& RowOf(OpKind kind) {
+  const auto index = static_cast<size_t>(kind);
+  return index < kOpKinds.size() ? kOpKinds[index] : kUnknownKind;
+}
+
+constexpr Yield YieldOf(OpKind kind) { return RowOf(kind).yield; }
+constexpr bool Has(OpKind kind, OpTrait trait) {
+  return (RowOf(kind).traits & trait) != 0;
+}
+
+// Elements are reduced: what is counted are elements, not bytes.
+constexpr bool Reduces(OpKind kind) { return Has(kind, kReducesElements); }
+
+// The numbers of rows may differ between ranks, which tell them to each other
+// first.
+constexpr bool RowsDiffer(OpKind kind) {
+  return YieldOf(kind) == Yield::kAllRows || YieldOf(kind) == Yield::kSentRows;
+}
+
+// The kinds that move tensors, in the order of their numbers.
+std::vector<OpKind> TensorKinds();
+
+// TensorFlow's ops of such a kind: "HorovodAllreduce" and, of what has groups,
+// "HorovodGroupedAllreduce".
+std::vector<std::string> OpsOf(OpKind kind);
 
 // The process set of all ranks.
 inline constexpr int32_t kWorldSet = 0;

@@ -66,51 +66,59 @@ using QuotientLoop = void (*)(void* out, const void* in, int64_t count,
 
 using Loop = void (*)(void* out, const void* in, int64_t count, double scale);
 
-// All loops of one element type; null where an operation is not defined.
-struct Loops {
-  Loop load[2];  // [0]: without, [1]: with a scale
-  Loop store[2];
-  Loop sum[2];
-  Loop min[2];
-  Loop max[2];
-  Loop product[2];
-  QuotientLoop quotient = nullptr;  // of bool there is none
+// Without and with a scale; null where something is not defined.
+struct LoopPair {
+  Loop of[2] = {nullptr, nullptr};
 };
+
+// All loops of one element type.
+struct Loops {
+  LoopPair load;
+  LoopPair store;
+  QuotientLoop quotient;
+  // In the order of ReduceOp's numbers. Average adds.
+  LoopPair accumulate[kReduceOpCount];
+};
+
+template <typename E, typename Op>
+constexpr LoopPair Accumulating() {
+  return {{AccumulateLoop<E, Op, false>, AccumulateLoop<E, Op, true>}};
+}
+
+template <typename E>
+constexpr Loops LoopsWith(LoopPair min, LoopPair max) {
+  return {{{LoadLoop<E, false>, LoadLoop<E, true>}},
+          {{StoreLoop<E, false>, StoreLoop<E, true>}},
+          StoreQuotientLoop<E>,
+          {Accumulating<E, AddOp>(),
+           Accumulating<E, AddOp>(),
+           {},
+           min,
+           max,
+           Accumulating<E, MultiplyOp>()}};
+}
 
 template <typename E>
 constexpr Loops NumberLoops() {
-  return {{LoadLoop<E, false>, LoadLoop<E, true>},
-          {StoreLoop<E, false>, StoreLoop<E, true>},
-          {AccumulateLoop<E, AddOp, false>, AccumulateLoop<E, AddOp, true>},
-          {AccumulateLoop<E, MinOp, false>, AccumulateLoop<E, MinOp, true>},
-          {AccumulateLoop<E, MaxOp, false>, AccumulateLoop<E, MaxOp, true>},
-          {AccumulateLoop<E, MultiplyOp, false>,
-           AccumulateLoop<E, MultiplyOp, true>},
-          StoreQuotientLoop<E>};
+  return LoopsWith<E>(Accumulating<E, MinOp>(), Accumulating<E, MaxOp>());
 }
 
 // Complex numbers have no order.
 template <typename T>
 constexpr Loops ComplexLoops() {
-  using E = NativeElement<std::complex<T>>;
-  return {{LoadLoop<E, false>, LoadLoop<E, true>},
-          {StoreLoop<E, false>, StoreLoop<E, true>},
-          {AccumulateLoop<E, AddOp, false>, AccumulateLoop<E, AddOp, true>},
-          {nullptr, nullptr},
-          {nullptr, nullptr},
-          {AccumulateLoop<E, MultiplyOp, false>,
-           AccumulateLoop<E, MultiplyOp, true>},
-          StoreQuotientLoop<E>};
+  return LoopsWith<NativeElement<std::complex<T>>>({}, {});
 }
 
-// Bool ignores scales.
+// Bool ignores scales, and has no average.
 constexpr Loops BoolLoops() {
   constexpr Loop kLoad = LoadLoop<BoolElement, false>;
   constexpr Loop kStore = StoreLoop<BoolElement, false>;
   constexpr Loop kAnd = AccumulateLoop<BoolElement, AndOp, false>;
   constexpr Loop kOr = AccumulateLoop<BoolElement, OrOp, false>;
-  return {{kLoad, kLoad}, {kStore, kStore}, {kOr, kOr},
-          {kAnd, kAnd},   {kOr, kOr},       {kAnd, kAnd}};
+  return {{{kLoad, kLoad}},
+          {{kStore, kStore}},
+          nullptr,
+          {{}, {{kOr, kOr}}, {}, {{kAnd, kAnd}}, {{kOr, kOr}}, {{kAnd, kAnd}}}};
 }
 
 // In the order of DType's numbers.
@@ -135,31 +143,17 @@ constexpr Loops kLoops[kDTypeCount] = {
 const Loops& LoopsOf(DType dtype) { return kLoops[static_cast<size_t>(dtype)]; }
 
 // Null: not an operation on single elements of that type.
-const Loop* AccumulateLoopsOf(DType dtype, ReduceOp op) {
-  const Loops& loops = LoopsOf(dtype);
-  const bool ordered = !IsComplex(dtype);
-  switch (op) {
-    case ReduceOp::kAverage:
-    case ReduceOp::kSum:
-      return loops.sum;
-    case ReduceOp::kMin:
-      return ordered ? loops.min : nullptr;
-    case ReduceOp::kMax:
-      return ordered ? loops.max : nullptr;
-    case ReduceOp::kProduct:
-      return loops.product;
-    case ReduceOp::kAdasum:
-      break;
-  }
-  return nullptr;
+Loop AccumulateLoopOf(DType dtype, ReduceOp op, bool scaled) {
+  const auto index = static_cast<size_t>(op);
+  if (index >= kReduceOpCount) return nullptr;
+  return LoopsOf(dtype).accumulate[index].of[scaled];
 }
 
 }  // namespace
 
 bool IsReducible(DType dtype, ReduceOp op) {
-  if (static_cast<int>(dtype) >= kDTypeCount) return false;
-  if (dtype == DType::kBool && op == ReduceOp::kAverage) return false;
-  return AccumulateLoopsOf(dtype, op) != nullptr;
+  return static_cast<int>(dtype) < kDTypeCount &&
+         AccumulateLoopOf(dtype, op, /*scaled=*/false) != nullptr;
 }
 
 DType AccumulatorOf(DType dtype) {
@@ -177,15 +171,15 @@ void LoadAccumulator(DType dtype, void* accumulator, const void* input,
     return;
   }
   const StandardFloatEnvironment environment;
-  LoopsOf(dtype).load[scale != 1.0](accumulator, input, count, scale);
+  LoopsOf(dtype).load.of[scale != 1.0](accumulator, input, count, scale);
 }
 
 void Accumulate(DType dtype, ReduceOp op, void* accumulator, const void* input,
                 int64_t count, double scale) {
-  const Loop* loops = AccumulateLoopsOf(dtype, op);
-  if (loops == nullptr || count <= 0) return;
+  const Loop loop = AccumulateLoopOf(dtype, op, scale != 1.0);
+  if (loop == nullptr || count <= 0) return;
   const StandardFloatEnvironment environment;
-  loops[scale != 1.0](accumulator, input, count, scale);
+  loop(accumulator, input, count, scale);
 }
 
 void StoreAccumulator(DType dtype, void* output, const void* accumulator,
@@ -196,7 +190,7 @@ void StoreAccumulator(DType dtype, void* output, const void* accumulator,
   if (divisor != 1.0 && quotient != nullptr) {
     return quotient(output, accumulator, count, scale, divisor);
   }
-  LoopsOf(dtype).store[scale != 1.0](output, accumulator, count, scale);
+  LoopsOf(dtype).store.of[scale != 1.0](output, accumulator, count, scale);
 }
 
 ReduceOptions AverageAsSum(const ReduceOptions& options, size_t ranks) {

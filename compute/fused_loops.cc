@@ -46,19 +46,7 @@ FusedLoop FusedLoopOf(DType dtype, ReduceOp op, Scaled scaled) {
 
 FusedLoop FusedLoopOf(const FusedVariant& variant, DType dtype, ReduceOp op,
                       Scaled scaled) {
-  const FusedLoops& loops = variant.of(dtype);
-  switch (op) {
-    case ReduceOp::kSum:
-      return loops.sum.of[scaled];
-    case ReduceOp::kMin:
-      return loops.min.of[scaled];
-    case ReduceOp::kMax:
-      return loops.max.of[scaled];
-    case ReduceOp::kProduct:
-      return loops.product.of[scaled];
-    default:
-      return nullptr;
-  }
+  return variant.of(dtype).of[static_cast<size_t>(op)].of[scaled];
 }
 
 }  // namespace tf_hvd

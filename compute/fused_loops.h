@@ -47,11 +47,9 @@ struct LoopsOfOp {
   FusedLoop of[kScaledWays];
 };
 
+// Of one element type, in the order of ReduceOp's numbers.
 struct FusedLoops {
-  LoopsOfOp sum;
-  LoopsOfOp min;
-  LoopsOfOp max;
-  LoopsOfOp product;
+  LoopsOfOp of[kReduceOpCount];
 };
 
 // One set of loops: what it needs of the processor, and whether that has it.

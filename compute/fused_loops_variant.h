@@ -303,8 +303,13 @@ constexpr LoopsOfOp AllLoopsOf() {
 
 template <typename E>
 constexpr FusedLoops NumberLoops() {
-  return {AllLoopsOf<E, AddOp>(), AllLoopsOf<E, MinOp>(),
-          AllLoopsOf<E, MaxOp>(), AllLoopsOf<E, MultiplyOp>()};
+  // An average is a sum here (AverageAsSum), an adaptive sum is not served.
+  return {{{},
+           AllLoopsOf<E, AddOp>(),
+           {},
+           AllLoopsOf<E, MinOp>(),
+           AllLoopsOf<E, MaxOp>(),
+           AllLoopsOf<E, MultiplyOp>()}};
 }
 
 // In the order of DType's numbers. Not served: bool, complex.

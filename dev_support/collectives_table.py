@@ -14,24 +14,24 @@ from collections.abc import Iterator
 from tensorflow.python.framework import op_def_registry, ops
 
 import tf_hvd  # noqa: F401 - registers the derivatives
-from tf_hvd.core import _native
+from tf_hvd.core import _native, kinds
 
 TEMPLATE = pathlib.Path(__file__).with_name("collectives_page.md")
 
 # What runs a call, by the word that the tests use for it.
 MODES = {"eager": "e", "function": "f", "session": "s"}
+# What a kind of collective has beside the ops that its name stands for.
+IN_PLACE = {
+    "broadcast": {
+        "HorovodBroadcastInplaceResource": "broadcast_",
+        "HorovodBroadcastInplace": "broadcast_",
+    }
+}
 # The ops that move tensors, and the function of tf_hvd that calls each.
 FUNCTIONS = {
-    "HorovodAllreduce": "allreduce",
-    "HorovodGroupedAllreduce": "grouped_allreduce",
-    "HorovodAllgather": "allgather",
-    "HorovodGroupedAllgather": "grouped_allgather",
-    "HorovodBroadcast": "broadcast",
-    "HorovodBroadcastInplaceResource": "broadcast_",
-    "HorovodBroadcastInplace": "broadcast_",
-    "HorovodAlltoall": "alltoall",
-    "HorovodReducescatter": "reducescatter",
-    "HorovodGroupedReducescatter": "grouped_reducescatter",
+    op_type: function
+    for name, kind in kinds.OF_TENSORS.items()
+    for op_type, function in (kind.functions | IN_PLACE.get(name, {})).items()
 }
 # The ops that take no tensors, and the function of tf_hvd that calls each.
 PLAIN_FUNCTIONS = {

@@ -19,16 +19,10 @@ class AllgatherKernel final : public CollectiveKernel {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("HorovodAllgather").Device(tf::DEVICE_CPU),
-                        AllgatherKernel);
-REGISTER_KERNEL_BUILDER(
-    Name("HorovodGroupedAllgather").Device(tf::DEVICE_CPU).HostMemory("stamp"),
-    AllgatherKernel);
-REGISTER_KERNEL_BUILDER(Name("HorovodAllgather").Device(tf::DEVICE_GPU),
-                        AllgatherKernel);
-REGISTER_KERNEL_BUILDER(
-    Name("HorovodGroupedAllgather").Device(tf::DEVICE_GPU).HostMemory("stamp"),
-    AllgatherKernel);
+[[maybe_unused]] const bool allgather =
+    RegisterKernel<AllgatherKernel>("HorovodAllgather");
+[[maybe_unused]] const bool grouped_allgather =
+    RegisterKernel<AllgatherKernel>("HorovodGroupedAllgather", {"stamp"});
 
 }  // namespace
 }  // namespace tf_hvd

@@ -79,13 +79,8 @@ class AlltoallKernel final : public CollectiveKernel {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("HorovodAlltoall").Device(tf::DEVICE_CPU),
-                        AlltoallKernel);
-REGISTER_KERNEL_BUILDER(Name("HorovodAlltoall")
-                            .Device(tf::DEVICE_GPU)
-                            .HostMemory("splits")
-                            .HostMemory("received_splits"),
-                        AlltoallKernel);
+[[maybe_unused]] const bool alltoall = RegisterKernel<AlltoallKernel>(
+    "HorovodAlltoall", {"splits", "received_splits"});
 
 }  // namespace
 }  // namespace tf_hvd

@@ -13,13 +13,17 @@ constexpr char kSource[] = "_tf_hvd_source";
 constexpr const char* kMemberNames[] = {"member_names", "variable_names"};
 
 Status ReadOperation(int number, ReduceOp* reduce_op) {
-  constexpr int kLast = static_cast<int>(ReduceOp::kProduct);
-  if (number < 0 || number > kLast) {
-    return InvalidArgument("there is no reduce_op " + std::to_string(number) +
-                           "; pass Average, Sum, Adasum, Min, Max or Product");
+  if (number >= 0 && number < kReduceOpCount) {
+    *reduce_op = static_cast<ReduceOp>(number);
+    return Status::Ok();
   }
-  *reduce_op = static_cast<ReduceOp>(number);
-  return Status::Ok();
+  std::string names;
+  for (int i = 0; i < kReduceOpCount; ++i) {
+    if (i > 0) names += i + 1 < kReduceOpCount ? ", " : " or ";
+    names += NameOf(static_cast<ReduceOp>(i));
+  }
+  return InvalidArgument("there is no reduce_op " + std::to_string(number) +
+                         "; pass " + names);
 }
 
 Status ReadWire(const std::string& wire, ReductionAttributes* attributes) {
@@ -45,6 +49,7 @@ absl::Status ReadAttributes(tf::OpKernelConstruction* ctx,
     TF_RETURN_IF_ERROR(ReadOptional(ctx, name, &attributes->member_names));
   }
   TF_RETURN_IF_ERROR(ReadOptional(ctx, "stamp_count", &attributes->step_count));
+  TF_RETURN_IF_ERROR(ReadOptional(ctx, "root_rank", &attributes->root));
   TF_RETURN_IF_ERROR(ReadOptional(ctx, kSource, &attributes->source));
   // What has no name of its own has none.
   bool ignore_name_scope = false;

@@ -29,6 +29,7 @@ struct CollectiveAttributes {
   // Of the tensors of a group, in their order; or none.
   std::vector<std::string> member_names;
   int step_count = 0;
+  int32_t root = -1;  // what has one: a rank of the world
   // Which line of the program made the node, as "train.py:88"; empty if it is
   // not known.
   std::string source;
@@ -46,7 +47,7 @@ absl::Status ReadOptional(tf::OpKernelConstruction* ctx, const char* name,
 
 absl::Status ReadVerdict(tf::OpKernelConstruction* ctx, Verdict* verdict);
 
-// Those of allreduce and reducescatter.
+// Those of what reduces.
 struct ReductionAttributes {
   ReduceOp reduce_op = ReduceOp::kSum;
   double prescale = 1.0;

@@ -11,49 +11,23 @@
 namespace tf_hvd {
 namespace {
 
-// What the kernels of all forms share: the root.
-class RootedKernel : public CollectiveKernel {
- protected:
-  explicit RootedKernel(tf::OpKernelConstruction* ctx);
-
-  // Fills in the root, then the tensors.
-  Status FillEntry(Call* call) final;
-
-  // Adds what this rank, which may be the root, sends or receives.
-  virtual Status AddTensors(Call* call, bool is_root) const = 0;
-
- private:
-  int32_t root_ = 0;
-};
-
-RootedKernel::RootedKernel(tf::OpKernelConstruction* ctx)
-    : CollectiveKernel(ctx, OpKind::kBroadcast) {
-  OP_REQUIRES_OK(ctx, ctx->GetAttr("root_rank", &root_));
-}
-
-Status RootedKernel::FillEntry(Call* call) {
-  TF_HVD_RETURN_IF_ERROR(CheckRoot(root_, set(), call->membership));
-  call->entry.request.root = root_;
-  return AddTensors(call, call->runtime->topology().rank == root_);
-}
-
 // HorovodBroadcast: the root's input is its output, without a copy.
-class BroadcastKernel final : public RootedKernel {
+class BroadcastKernel final : public CollectiveKernel {
  public:
-  explicit BroadcastKernel(tf::OpKernelConstruction* ctx) : RootedKernel(ctx) {}
+  explicit BroadcastKernel(tf::OpKernelConstruction* ctx)
+      : CollectiveKernel(ctx, OpKind::kBroadcast) {}
 
  private:
-  Status AddTensors(Call* call, bool is_root) const override {
+  Status FillEntry(Call* call) override {
     // What the others put in is not used, so that their result may take its
     // place.
-    return AddTensor(call, 0, is_root ? Output::kInput : Output::kSameShape);
+    return AddTensor(call, 0,
+                     IsRoot(*call) ? Output::kInput : Output::kSameShape);
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("HorovodBroadcast").Device(tf::DEVICE_CPU),
-                        BroadcastKernel);
-REGISTER_KERNEL_BUILDER(Name("HorovodBroadcast").Device(tf::DEVICE_GPU),
-                        BroadcastKernel);
+[[maybe_unused]] const bool broadcast =
+    RegisterKernel<BroadcastKernel>("HorovodBroadcast");
 
 // HorovodBroadcastInplace and HorovodBroadcastInplaceResource: the variables of
 // a call are one request, and are written where they lie.
@@ -141,9 +115,10 @@ struct Written {
   tf::Tensor tensor;
 };
 
-class InplaceKernel : public RootedKernel {
+class InplaceKernel : public CollectiveKernel {
  protected:
-  explicit InplaceKernel(tf::OpKernelConstruction* ctx) : RootedKernel(ctx) {}
+  explicit InplaceKernel(tf::OpKernelConstruction* ctx)
+      : CollectiveKernel(ctx, OpKind::kBroadcast) {}
 
   // Variable `index`, and its name for errors.
   virtual Status Find(tf::OpKernelContext* ctx, int index,
@@ -151,7 +126,8 @@ class InplaceKernel : public RootedKernel {
                       std::string* name) const = 0;
 
  private:
-  Status AddTensors(Call* call, bool is_root) const final {
+  Status FillEntry(Call* call) final {
+    const bool is_root = IsRoot(*call);
     auto written = std::make_shared<std::vector<Written>>();
     for (int i = 0; i < call->ctx->num_inputs(); ++i) {
       const auto index = static_cast<size_t>(i);
@@ -224,17 +200,11 @@ class InplaceReferenceKernel final : public InplaceKernel {
   }
 };
 
-REGISTER_KERNEL_BUILDER(
-    Name("HorovodBroadcastInplaceResource").Device(tf::DEVICE_CPU),
-    InplaceResourceKernel);
-REGISTER_KERNEL_BUILDER(Name("HorovodBroadcastInplace").Device(tf::DEVICE_CPU),
-                        InplaceReferenceKernel);
-REGISTER_KERNEL_BUILDER(Name("HorovodBroadcastInplaceResource")
-                            .Device(tf::DEVICE_GPU)
-                            .HostMemory("resources"),
-                        InplaceResourceKernel);
-REGISTER_KERNEL_BUILDER(Name("HorovodBroadcastInplace").Device(tf::DEVICE_GPU),
-                        InplaceReferenceKernel);
+[[maybe_unused]] const bool inplace_resource =
+    RegisterKernel<InplaceResourceKernel>("HorovodBroadcastInplaceResource",
+                                          {"resources"});
+[[maybe_unused]] const bool inplace =
+    RegisterKernel<InplaceReferenceKernel>("HorovodBroadcastInplace");
 
 }  // namespace
 }  // namespace tf_hvd

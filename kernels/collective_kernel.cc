@@ -132,6 +132,11 @@ Status CollectiveKernel::Fill(Call* call) {
   }
   call->entry.request.tensors.reserve(inputs);
   call->entry.tensors.reserve(inputs);
+  if (Has(kind_, kHasRoot)) {
+    TF_HVD_RETURN_IF_ERROR(
+        CheckRoot(attributes_.root, set(), call->membership));
+    call->entry.request.root = attributes_.root;
+  }
   TF_HVD_RETURN_IF_ERROR(FillEntry(call));
   if (!on_gpu_) return Status::Ok();
   return PlaceOnGpu(*call->runtime, StreamOf(call->ctx),
@@ -173,7 +178,7 @@ Status CollectiveKernel::CheckHasRows(const Call& call) const {
   const TensorSpec& spec = specs.back();
   if (!spec.shape.empty()) return Status::Ok();
   std::string which = "the tensor";
-  if (kind_ != OpKind::kAlltoall && TensorCount(call) > 1) {
+  if (YieldOf(kind_) != Yield::kSentRows && TensorCount(call) > 1) {
     which = "tensor " + std::to_string(specs.size() - 1);
   }
   if (!spec.name.empty()) which += " '" + spec.name + "'";

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -65,8 +66,9 @@ class CollectiveKernel : public tf::AsyncOpKernel {
   CollectiveKernel(tf::OpKernelConstruction* ctx, OpKind kind);
 
   // Fills in the tensors, the outputs and what is particular to the
-  // collective. The entry has its name, set and request.kind. An error is wrong
-  // on this rank alone and is told to the others as a local error of the call.
+  // collective. The entry has its name, set, request.kind and root. An error is
+  // wrong on this rank alone and is told to the others as a local error of the
+  // call.
   virtual Status FillEntry(Call* call) = 0;
 
   // Where the result of a tensor goes.
@@ -95,6 +97,11 @@ class CollectiveKernel : public tf::AsyncOpKernel {
   // alltoall: and but the splits).
   int TensorCount(const Call& call) const;
 
+  // Whether this rank is the call's root.
+  static bool IsRoot(const Call& call) {
+    return call.runtime->topology().rank == call.entry.request.root;
+  }
+
   OpKind kind() const { return kind_; }
   int32_t set() const { return attributes_.set; }
   // Of the tensors of a group, in their order; or none.
@@ -115,6 +122,25 @@ class CollectiveKernel : public tf::AsyncOpKernel {
   // through the C API.
   CollectiveAttributes attributes_;
 };
+
+// Registers a collective's kernel for tensors of CPUs and of GPUs while the
+// library is loaded, as REGISTER_KERNEL_BUILDER would. `on_host`: arguments
+// that lie in the host's memory on GPUs as well.
+template <typename Kernel>
+bool RegisterKernel(const char* op,
+                    std::initializer_list<const char*> on_host = {}) {
+  for (const char* device : {tf::DEVICE_CPU, tf::DEVICE_GPU}) {
+    tf::KernelDefBuilder builder(op);
+    builder.Device(device);
+    for (const char* argument : on_host) builder.HostMemory(argument);
+    const tf::kernel_factory::OpKernelRegistrar registrar(
+        builder.Build(), op,
+        [](tf::OpKernelConstruction* ctx) -> tf::OpKernel* {
+          return new Kernel(ctx);
+        });
+  }
+  return true;
+}
 
 }  // namespace tf_hvd
 

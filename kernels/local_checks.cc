@@ -57,7 +57,7 @@ Status CheckRoot(int32_t root, int32_t set, const Membership& membership) {
 
 Status CheckReducible(OpKind kind, ReduceOp reduce_op, DType type) {
   const bool adasum = reduce_op == ReduceOp::kAdasum;
-  if (adasum && kind == OpKind::kReducescatter) {
+  if (adasum && YieldOf(kind) != Yield::kWhole) {
     return InvalidArgument(
         "Adasum needs whole vectors; pass Average or Sum, or take allreduce");
   }

@@ -36,8 +36,7 @@ Status UnknownSet(int32_t set);
 // Of broadcast: `root` is a rank of the world, and must be a member.
 Status CheckRoot(int32_t root, int32_t set, const Membership& membership);
 
-// Of allreduce and reducescatter: whether the operation is possible for the
-// type that travels.
+// Of what reduces: whether the operation is possible for the type that travels.
 Status CheckReducible(OpKind kind, ReduceOp reduce_op, DType type);
 
 // Of alltoall: rows for each rank if the caller did not say.

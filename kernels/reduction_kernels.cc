@@ -74,7 +74,7 @@ Status ReductionKernel::Cast(Call* call) const {
     void* result = narrow;
     const int64_t count =
         call->ctx->mutable_output(static_cast<int>(i))->NumElements();
-    if (kind() == OpKind::kReducescatter) {
+    if (YieldOf(kind()) == Yield::kOwnRows) {
       TF_HVD_RETURN_IF_ERROR(NewHalves(call, count, &result));
     }
     results.push_back({result, tensor.output, count});
@@ -104,16 +104,10 @@ class AllreduceKernel final : public ReductionKernel {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("HorovodAllreduce").Device(tf::DEVICE_CPU),
-                        AllreduceKernel);
-REGISTER_KERNEL_BUILDER(
-    Name("HorovodGroupedAllreduce").Device(tf::DEVICE_CPU).HostMemory("stamp"),
-    AllreduceKernel);
-REGISTER_KERNEL_BUILDER(Name("HorovodAllreduce").Device(tf::DEVICE_GPU),
-                        AllreduceKernel);
-REGISTER_KERNEL_BUILDER(
-    Name("HorovodGroupedAllreduce").Device(tf::DEVICE_GPU).HostMemory("stamp"),
-    AllreduceKernel);
+[[maybe_unused]] const bool allreduce =
+    RegisterKernel<AllreduceKernel>("HorovodAllreduce");
+[[maybe_unused]] const bool grouped_allreduce =
+    RegisterKernel<AllreduceKernel>("HorovodGroupedAllreduce", {"stamp"});
 
 // HorovodReducescatter and HorovodGroupedReducescatter, which differ in the
 // number of their inputs alone.
@@ -139,16 +133,10 @@ class ReducescatterKernel final : public ReductionKernel {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("HorovodReducescatter").Device(tf::DEVICE_CPU),
-                        ReducescatterKernel);
-REGISTER_KERNEL_BUILDER(
-    Name("HorovodGroupedReducescatter").Device(tf::DEVICE_CPU),
-    ReducescatterKernel);
-REGISTER_KERNEL_BUILDER(Name("HorovodReducescatter").Device(tf::DEVICE_GPU),
-                        ReducescatterKernel);
-REGISTER_KERNEL_BUILDER(
-    Name("HorovodGroupedReducescatter").Device(tf::DEVICE_GPU),
-    ReducescatterKernel);
+[[maybe_unused]] const bool reducescatter =
+    RegisterKernel<ReducescatterKernel>("HorovodReducescatter");
+[[maybe_unused]] const bool grouped_reducescatter =
+    RegisterKernel<ReducescatterKernel>("HorovodGroupedReducescatter");
 
 }  // namespace
 }  // namespace tf_hvd

@@ -28,7 +28,7 @@ use control dependencies for those.
 Says that this rank has no more data, and waits until all ranks have said so.
 
 Until then it takes part in the other ranks' allreduces with zeros and in their
-allgathers without rows; a broadcast, alltoall or reducescatter of theirs fails.
+allgathers without rows; any other collective of theirs that moves tensors fails.
 Its own calls must come before: what it submits while it waits fails. In a
 tf.function use control dependencies to see to that.
 

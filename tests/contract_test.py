@@ -4,6 +4,7 @@ import ast
 import functools
 import pathlib
 import re
+import runpy
 
 import pytest
 
@@ -81,3 +82,19 @@ def test_both_languages_have_the_same_contract():
 def constants(header: str) -> list[tuple[str, str]]:
     """The constants of a header, and what they are."""
     return re.findall(r"constexpr (?:const )?char\W+(k\w+)\[\] =([^;]*);", header)
+
+
+def test_both_languages_have_the_same_kinds_of_collectives_and_reduce_ops():
+    header = (ROOT / "base/types.h").read_text()
+    rows = re.findall(r'\{"(\w+)",\s*Yield::k(\w+),\s*([^}]*)\}', header)
+    table = runpy.run_path(str(ROOT / "tf_hvd/core/kinds.py"))
+    kinds = table["KINDS"]
+    assert len(rows) > 5
+    assert [(name, words, "Reduces" in traits, "Root" in traits, "Groups" in traits)
+            for name, words, traits in rows] == [
+        (kind.name, "".join(word.capitalize() for word in kind.yields.name.split("_")),
+         kind.reduces, kind.has_root, kind.grouped)
+        for kind in kinds
+    ]  # fmt: skip
+    reduce_ops = re.search(r"enum class ReduceOp [^{]*{([^}]*)}", header)
+    assert tuple(re.findall(r"k(\w+) = ", reduce_ops[1])) == table["REDUCE_OPS"]

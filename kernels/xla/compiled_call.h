@@ -34,8 +34,7 @@ Status DecodeVerdict(std::string_view text, Verdict* verdict);
 // Whether the results have memory of their own; else they take that of the
 // tensors.
 inline bool HasOutputs(OpKind kind) {
-  return kind == OpKind::kAllgather || kind == OpKind::kAlltoall ||
-         kind == OpKind::kReducescatter;
+  return RowsDiffer(kind) || YieldOf(kind) == Yield::kOwnRows;
 }
 
 }  // namespace tf_hvd

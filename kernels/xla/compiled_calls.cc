@@ -67,10 +67,7 @@ class OpenCalls {
 Status Check(const CompiledCall& call) {
   if (!call.error.empty()) return InvalidArgument(call.error);
   const Request& request = call.request;
-  if (request.kind != OpKind::kAllreduce &&
-      request.kind != OpKind::kReducescatter) {
-    return Status::Ok();
-  }
+  if (!Reduces(request.kind)) return Status::Ok();
   for (const TensorSpec& spec : request.tensors) {
     TF_HVD_RETURN_IF_ERROR(
         CheckReducible(request.kind, request.reduce_op, spec.dtype));
@@ -116,7 +113,7 @@ std::vector<StartedCall::Piece> PiecesOf(const CompiledCall& call,
   return pieces;
 }
 
-// What each kind of collective adds to the entry.
+// What a collective adds to the entry.
 class EntryMaker {
  public:
   EntryMaker(const CompiledCall& call, const Started& started,
@@ -130,21 +127,22 @@ class EntryMaker {
 
   Status Fill() {
     const Request& request = call_.request;
-    switch (request.kind) {
-      case OpKind::kAllreduce:
-        return FillInPlace();
-      case OpKind::kReducescatter:
-        return FillScattered();
-      case OpKind::kBroadcast:
-        TF_HVD_RETURN_IF_ERROR(CheckRoot(request.root, call_.set, membership_));
-        return FillInPlace();
-      case OpKind::kAllgather:
-        return FillGathered();
-      case OpKind::kAlltoall:
-        return FillExchanged();
-      default:
-        return Status::Ok();
+    if (Has(request.kind, kHasRoot)) {
+      TF_HVD_RETURN_IF_ERROR(CheckRoot(request.root, call_.set, membership_));
     }
+    switch (YieldOf(request.kind)) {
+      case Yield::kNothing:
+        break;
+      case Yield::kWhole:
+        return FillInPlace();
+      case Yield::kOwnRows:
+        return FillScattered();
+      case Yield::kAllRows:
+        return FillGathered();
+      case Yield::kSentRows:
+        return FillExchanged();
+    }
+    return Status::Ok();
   }
 
  private:

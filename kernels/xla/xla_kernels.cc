@@ -85,8 +85,7 @@ xla::PrimitiveType HalfOf(DType dtype) {
   return dtype == DType::kFloat16 ? xla::F16 : xla::BF16;
 }
 
-// What the kernels of all collectives share, and all that those of allgather
-// and barrier are.
+// What the kernels of all collectives share, and all that most of them are.
 class CompiledKernel : public tf::XlaOpKernel {
  public:
   CompiledKernel(tf::OpKernelConstruction* ctx, OpKind kind)
@@ -140,6 +139,7 @@ class CompiledKernel : public tf::XlaOpKernel {
     call.name = WireName(*ctx);
     call.request.kind = kind_;
     call.request.compiled = true;
+    call.request.root = attributes_.root;
     call.source = attributes_.source;
     Describe(&call);
 
@@ -211,9 +211,9 @@ class CompiledKernel : public tf::XlaOpKernel {
       }
       xla::Shape output = shape;
       const int64_t rows = shape.dimensions(0);
-      if (kind_ == OpKind::kAllgather) {
+      if (YieldOf(kind_) == Yield::kAllRows) {
         output.set_dimensions(0, rows * ranks);
-      } else if (kind_ == OpKind::kReducescatter) {
+      } else if (YieldOf(kind_) == Yield::kOwnRows) {
         output.set_dimensions(0, ScatteredRows(rows, static_cast<size_t>(ranks),
                                                static_cast<size_t>(place)));
       }
@@ -246,8 +246,7 @@ class ReductionKernel final : public CompiledKernel {
 
 class AlltoallKernel final : public CompiledKernel {
  public:
-  explicit AlltoallKernel(tf::OpKernelConstruction* ctx)
-      : CompiledKernel(ctx, OpKind::kAlltoall) {}
+  using CompiledKernel::CompiledKernel;
 
  private:
   absl::Status Read(tf::XlaOpKernelContext* ctx,
@@ -283,25 +282,11 @@ class AlltoallKernel final : public CompiledKernel {
   }
 };
 
-class BroadcastKernel : public CompiledKernel {
- public:
-  explicit BroadcastKernel(tf::OpKernelConstruction* ctx)
-      : CompiledKernel(ctx, OpKind::kBroadcast) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("root_rank", &root_));
-  }
-
- private:
-  void Describe(CompiledCall* call) const override {
-    call->request.root = root_;
-  }
-
-  int32_t root_ = 0;
-};
-
 // Variables are read, and get what comes.
-class BroadcastInplaceKernel final : public BroadcastKernel {
+class BroadcastInplaceKernel final : public CompiledKernel {
  public:
-  using BroadcastKernel::BroadcastKernel;
+  explicit BroadcastInplaceKernel(tf::OpKernelConstruction* ctx)
+      : CompiledKernel(ctx, OpKind::kBroadcast) {}
 
  private:
   absl::Status Read(tf::XlaOpKernelContext* ctx,
@@ -455,22 +440,20 @@ tf::OpKernel* Make(tf::OpKernelConstruction* ctx) {
   return new Kernel(ctx);
 }
 
-template <typename Kernel, OpKind kind>
-tf::OpKernel* MakeOf(tf::OpKernelConstruction* ctx) {
-  return new Kernel(ctx, kind);
+tf::OpKernel* MakeBarrier(tf::OpKernelConstruction* ctx) {
+  return new CompiledKernel(ctx, OpKind::kBarrier);
 }
 
+// Of the ops that OpsOf has.
+tf::OpKernel* MakeOf(OpKind kind, tf::OpKernelConstruction* ctx) {
+  if (Reduces(kind)) return new ReductionKernel(ctx, kind);
+  if (YieldOf(kind) == Yield::kSentRows) return new AlltoallKernel(ctx, kind);
+  return new CompiledKernel(ctx, kind);
+}
+
+// Of the other ops.
 constexpr std::pair<const char*, Maker> kMakers[] = {
-    {"HorovodAllreduce", MakeOf<ReductionKernel, OpKind::kAllreduce>},
-    {"HorovodGroupedAllreduce", MakeOf<ReductionKernel, OpKind::kAllreduce>},
-    {"HorovodReducescatter", MakeOf<ReductionKernel, OpKind::kReducescatter>},
-    {"HorovodGroupedReducescatter",
-     MakeOf<ReductionKernel, OpKind::kReducescatter>},
-    {"HorovodAllgather", MakeOf<CompiledKernel, OpKind::kAllgather>},
-    {"HorovodGroupedAllgather", MakeOf<CompiledKernel, OpKind::kAllgather>},
-    {"HorovodBarrier", MakeOf<CompiledKernel, OpKind::kBarrier>},
-    {"HorovodAlltoall", Make<AlltoallKernel>},
-    {"HorovodBroadcast", Make<BroadcastKernel>},
+    {"HorovodBarrier", MakeBarrier},
     {"HorovodBroadcastInplaceResource", Make<BroadcastInplaceKernel>},
     {"HorovodJoin", Make<JoinKernel>},
     {"HorovodSumRows", Make<SumRowsKernel>},
@@ -490,6 +473,11 @@ extern "C" __attribute__((visibility("default"))) const char* tf_hvd_xla_open(
 
 extern "C" __attribute__((visibility("default"))) tensorflow::OpKernel*
 tf_hvd_xla_make_kernel(tensorflow::OpKernelConstruction* ctx) {
+  for (const tf_hvd::OpKind kind : tf_hvd::TensorKinds()) {
+    for (const std::string& op : tf_hvd::OpsOf(kind)) {
+      if (ctx->def().op() == op) return tf_hvd::MakeOf(kind, ctx);
+    }
+  }
   for (const auto& [op, make] : tf_hvd::kMakers) {
     if (ctx->def().op() == op) return make(ctx);
   }

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/shared_library.h"
+#include "base/types.h"
 #include "kernels/tf_adapters.h"
 
 namespace tf_hvd {
@@ -66,16 +67,9 @@ tf::OpKernel* MakeKernel(tf::OpKernelConstruction* ctx) {
   return nullptr;
 }
 
+// Beside those that OpsOf has.
 constexpr const char* kOps[] = {
-    "HorovodAllreduce",
-    "HorovodGroupedAllreduce",
-    "HorovodAllgather",
-    "HorovodGroupedAllgather",
-    "HorovodBroadcast",
     "HorovodBroadcastInplaceResource",
-    "HorovodAlltoall",
-    "HorovodReducescatter",
-    "HorovodGroupedReducescatter",
     "HorovodBarrier",
     "HorovodJoin",
     "HorovodSumRows",
@@ -90,13 +84,18 @@ constexpr const char* kOps[] = {
     "HorovodCrossSize",
 };
 
-[[maybe_unused]] const bool registered = [] {
-  for (const char* op : kOps) {
-    for (const char* device : {"XLA_CPU_JIT", "XLA_GPU_JIT"}) {
-      const tf::kernel_factory::OpKernelRegistrar registrar(
-          tf::KernelDefBuilder(op).Device(device).Build(), op, MakeKernel);
-    }
+void Register(const char* op) {
+  for (const char* device : {"XLA_CPU_JIT", "XLA_GPU_JIT"}) {
+    const tf::kernel_factory::OpKernelRegistrar registrar(
+        tf::KernelDefBuilder(op).Device(device).Build(), op, MakeKernel);
   }
+}
+
+[[maybe_unused]] const bool registered = [] {
+  for (const OpKind kind : TensorKinds()) {
+    for (const std::string& op : OpsOf(kind)) Register(op.c_str());
+  }
+  for (const char* op : kOps) Register(op);
   return true;
 }();
 

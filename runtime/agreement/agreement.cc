@@ -87,16 +87,8 @@ std::string DescribeOtherSources(std::string_view name, const Vote& vote,
 // What a rank that has joined can take part in, with zeros or without rows. A
 // compiled step has room for as many rows of each rank.
 bool RunsAfterJoin(const Request& request) {
-  switch (request.kind) {
-    case OpKind::kAllgather:
-      return !request.compiled;
-    case OpKind::kBroadcast:
-    case OpKind::kAlltoall:
-    case OpKind::kReducescatter:
-      return false;
-    default:
-      return true;
-  }
+  return Has(request.kind, kRunsAfterJoin) &&
+         !(request.compiled && RowsDiffer(request.kind));
 }
 
 }  // namespace

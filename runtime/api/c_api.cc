@@ -469,7 +469,7 @@ const char* tf_hvd_dtype_name(int dtype) {
 }
 
 const char* tf_hvd_reduce_op_name(int op) {
-  return op >= 0 && op <= static_cast<int>(tf_hvd::ReduceOp::kProduct)
+  return op >= 0 && op < tf_hvd::kReduceOpCount
              ? tf_hvd::NameOf(static_cast<tf_hvd::ReduceOp>(op))
              : nullptr;
 }

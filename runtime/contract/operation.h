@@ -70,9 +70,15 @@ struct OperationSpec {
   std::vector<int64_t> receive;
 };
 
-// True if elements are reduced: spans count elements, not bytes.
-inline bool Reduces(OpKind kind) {
-  return kind == OpKind::kAllreduce || kind == OpKind::kReducescatter;
+// Whether the spans are as many for each rank, in the ranks' order.
+inline bool ListsRanks(OpKind kind) {
+  return YieldOf(kind) == Yield::kAllRows || YieldOf(kind) == Yield::kOwnRows;
+}
+
+// Whether the rank at `place` has inputs that count: where nothing is reduced,
+// a root's alone do.
+inline bool Gives(const OperationSpec& spec, size_t place) {
+  return Reduces(spec.kind) || !Has(spec.kind, kHasRoot) || place == spec.root;
 }
 
 // The type that the elements of an operation that reduces have in memory.

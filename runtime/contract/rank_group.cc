@@ -12,8 +12,9 @@ Status FindPlace(const OperationSpec& spec, int rank, size_t* place) {
     return Internal("bug in tf_hvd: rank " + std::to_string(rank) +
                     " takes part in an operation of a set it is not in");
   }
-  if (spec.kind == OpKind::kBroadcast && spec.root >= ranks.size()) {
-    return Internal("bug in tf_hvd: broadcast from a rank not in the set");
+  if (Has(spec.kind, kHasRoot) && spec.root >= ranks.size()) {
+    return Internal(std::string("bug in tf_hvd: ") + NameOf(spec.kind) +
+                    " from a rank not in the set");
   }
   *place = static_cast<size_t>(found - ranks.begin());
   return Status::Ok();

@@ -135,7 +135,7 @@ void TraceBuilder::PutCall(const RecordedCall& call, std::string* out) {
   put("bytes", call.bytes);
   put("tensors", call.tensors);
   values.push_back({"first", std::string_view(shape)});
-  if (call.kind == OpKind::kAllreduce || call.kind == OpKind::kReducescatter) {
+  if (Reduces(call.kind)) {
     values.push_back({"reduce", std::string_view(NameOf(call.reduce_op))});
   }
   if (call.last > 0) put("last_rank", call.last - 1);

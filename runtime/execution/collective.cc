@@ -23,9 +23,7 @@ ReduceOptions OptionsOf(const Request& request, DType dtype) {
 
 Collective::Collective(std::vector<Response> responses)
     : responses_(std::move(responses)) {
-  const OpKind kind = first().request->kind;
-  exchanging_ = first().error.empty() &&
-                (kind == OpKind::kAllgather || kind == OpKind::kAlltoall);
+  exchanging_ = first().error.empty() && RowsDiffer(first().request->kind);
 }
 
 void Collective::Enqueued(const std::shared_ptr<GpuEvent>& event) {
@@ -48,9 +46,9 @@ Status Collective::Next(OperationSpec* spec, bool* some) {
     TF_HVD_RETURN_IF_ERROR(Plan());
   } else if (exchanging_) {
     exchanging_ = false;
-    TF_HVD_RETURN_IF_ERROR(first().request->kind == OpKind::kAllgather
-                               ? PlanAllgather()
-                               : PlanAlltoall());
+    TF_HVD_RETURN_IF_ERROR(YieldOf(first().request->kind) == Yield::kAllRows
+                               ? PlanAllRows()
+                               : PlanSentRows());
   }
   *some = !specs_.empty();
   if (!*some) return Status::Ok();
@@ -66,6 +64,12 @@ OperationSpec Collective::Spec() const {
   spec.set = first().key.first;
   spec.memory = MemoryOfTensors();
   if (first().own.has_value()) spec.stored = first().own->stored;
+  if (Has(spec.kind, kHasRoot)) {
+    const std::vector<int>& ranks = *spec.ranks;
+    const auto root =
+        std::lower_bound(ranks.begin(), ranks.end(), first().request->root);
+    spec.root = static_cast<size_t>(root - ranks.begin());
+  }
   return spec;
 }
 
@@ -79,33 +83,31 @@ Memory Collective::MemoryOfTensors() const {
 Status Collective::Plan() {
   if (!first().error.empty()) return Status::Ok();
   const OpKind kind = first().request->kind;
-  const bool moves_data = kind == OpKind::kBroadcast ||
-                          kind == OpKind::kAlltoall ||
-                          kind == OpKind::kReducescatter;
-  if (moves_data && !first().own.has_value()) {
+  if (!Has(kind, kRunsAfterJoin) && !first().own.has_value()) {
     return Internal("bug in tf_hvd: no own tensor");
   }
-  switch (kind) {
-    case OpKind::kAllreduce:
-      PlanAllreduce();
+  switch (YieldOf(kind)) {
+    case Yield::kNothing:  // done by being in order
       break;
-    case OpKind::kBroadcast:
-      PlanBroadcast();
+    case Yield::kWhole:
+      if (Reduces(kind)) {
+        PlanReduced();
+      } else {
+        PlanRoots();
+      }
       break;
-    case OpKind::kReducescatter:
-      PlanReducescatter();
+    case Yield::kOwnRows:
+      PlanOwnRows();
       break;
-    case OpKind::kAllgather:
-    case OpKind::kAlltoall:
+    case Yield::kAllRows:
+    case Yield::kSentRows:
       return PlanExchange();
-    default:  // join, barrier and changes of sets are done by being in order
-      break;
   }
   return Status::Ok();
 }
 
 // One operation for each type: only a single group holds more than one.
-void Collective::PlanAllreduce() {
+void Collective::PlanReduced() {
   std::map<DType, std::vector<Span>> spans;
   for (const Response& response : responses_) {
     for (size_t i = 0; i < response.request->tensors.size(); ++i) {
@@ -123,13 +125,9 @@ void Collective::PlanAllreduce() {
   }
 }
 
-void Collective::PlanBroadcast() {
+void Collective::PlanRoots() {
   const Response& response = first();
-  const std::vector<int>& ranks = *response.ranks;
-  const auto root =
-      std::lower_bound(ranks.begin(), ranks.end(), response.request->root);
   OperationSpec spec = Spec();
-  spec.root = static_cast<size_t>(root - ranks.begin());
   for (size_t t = 0; t < response.request->tensors.size(); ++t) {
     Span tensor = response.own->tensors[t];
     tensor.count *=
@@ -139,7 +137,7 @@ void Collective::PlanBroadcast() {
   specs_.push_back(std::move(spec));
 }
 
-void Collective::PlanReducescatter() {
+void Collective::PlanOwnRows() {
   const Response& response = first();
   const auto& tensors = response.request->tensors;
   std::map<DType, std::vector<size_t>> of_types;
@@ -168,12 +166,12 @@ void Collective::PlanReducescatter() {
   }
 }
 
-// Allgather: each rank's first dimensions, of all tensors, go to all ranks.
-// Alltoall: each rank tells each other one how many rows it gets.
+// For all rows each rank's first dimensions, of all tensors, go to all ranks.
+// For rows that are sent, each rank tells each other one how many it gets.
 Status Collective::PlanExchange() {
   const Response& response = first();
   const size_t ranks = response.ranks->size();
-  const bool gathers = response.request->kind == OpKind::kAllgather;
+  const bool gathers = YieldOf(response.request->kind) == Yield::kAllRows;
   const size_t each = gathers ? response.request->tensors.size() : ranks;
   rows_.assign(each, 0);  // of a rank that has joined
   if (response.own.has_value()) rows_ = response.own->rows;
@@ -209,7 +207,7 @@ std::vector<int64_t> Collective::RowsFrom(size_t tensor) const {
 
 // A rank that has joined has no rows, and takes those of the others only
 // because every rank passes them on.
-Status Collective::PlanAllgather() {
+Status Collective::PlanAllRows() {
   Response& response = responses_.front();
   const size_t tensors = response.request->tensors.size();
   OperationSpec spec = Spec();
@@ -243,7 +241,7 @@ Status Collective::PlanAllgather() {
   return Status::Ok();
 }
 
-Status Collective::PlanAlltoall() {
+Status Collective::PlanSentRows() {
   Response& response = responses_.front();
   const int64_t row_bytes = RowBytes(response.request->tensors[0]);
   OperationSpec spec = Spec();

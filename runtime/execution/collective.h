@@ -1,6 +1,6 @@
 // Collective: one group of fused responses, as the operations that it is made
-// of (stage 7). Allgather and alltoall first exchange numbers of rows, on which
-// their memory and the second operation depend.
+// of (stage 7). Where numbers of rows may differ they are exchanged first:
+// memory and the second operation depend on them.
 //
 // Moves nothing itself. Holder of the progress lock only.
 #ifndef TF_HVD_RUNTIME_EXECUTION_COLLECTIVE_H_
@@ -48,12 +48,15 @@ class Collective {
   Memory MemoryOfTensors() const;
   bool OnDevice() const { return first().request->device == DeviceKind::kGpu; }
   Status Plan();
-  void PlanAllreduce();
-  void PlanBroadcast();
-  void PlanReducescatter();
+  // Each for what a rank gets (Yield): the whole, reduced or the root's; its
+  // own rows; the rows of all ranks, and those that they send, which both begin
+  // with the exchange of their numbers.
+  void PlanReduced();
+  void PlanRoots();
+  void PlanOwnRows();
   Status PlanExchange();
-  Status PlanAllgather();
-  Status PlanAlltoall();
+  Status PlanAllRows();
+  Status PlanSentRows();
   Status SeeAllocated(OperationSpec* spec) const;
   std::vector<int64_t> RowsFrom(size_t tensor) const;
 

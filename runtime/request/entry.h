@@ -206,16 +206,14 @@ inline bool IsAnswered(const Entry& entry) {
 // ranks' rows are not known yet: as if all of them gave as much as this one.
 inline int64_t ExpectedBytes(const Entry& entry, size_t ranks) {
   const OpKind kind = entry.request.kind;
-  if (kind != OpKind::kAllgather && kind != OpKind::kAlltoall) {
-    return TotalBytes(entry.request);
-  }
+  if (!RowsDiffer(kind)) return TotalBytes(entry.request);
   int64_t bytes = 0;
   for (size_t i = 0; i < entry.tensors.size(); ++i) {
     bytes += entry.tensors[i].count *
              static_cast<int64_t>(SizeOf(entry.request.tensors[i].dtype));
   }
-  return kind == OpKind::kAlltoall ? bytes
-                                   : bytes * static_cast<int64_t>(ranks);
+  return YieldOf(kind) == Yield::kAllRows ? bytes * static_cast<int64_t>(ranks)
+                                          : bytes;
 }
 
 }  // namespace tf_hvd

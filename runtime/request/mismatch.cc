@@ -79,17 +79,14 @@ std::string CountText(const Request& request) {
 }
 
 const char* ShapeRule(const Request& request) {
-  switch (request.kind) {
-    case OpKind::kAllgather:
-    case OpKind::kAlltoall:
-      return request.compiled
-                 ? "in a compiled step all dimensions must be equal on all "
-                   "ranks; where the first may differ, compile the step "
-                   "without this call (jit_compile=False)"
-                 : "all dimensions but the first must be equal on all ranks";
-    default:
-      return "the shapes must be equal on all ranks";
+  if (!RowsDiffer(request.kind)) {
+    return "the shapes must be equal on all ranks";
   }
+  return request.compiled
+             ? "in a compiled step all dimensions must be equal on all ranks; "
+               "where the first may differ, compile the step without this call "
+               "(jit_compile=False)"
+             : "all dimensions but the first must be equal on all ranks";
 }
 
 Difference TensorDifference(const Request& a, const Request& b) {

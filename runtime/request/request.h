@@ -24,8 +24,8 @@ inline constexpr int32_t kCommunicatorSet = -2;
 
 struct TensorSpec {
   DType dtype = DType::kFloat32;
-  std::vector<int64_t> shape;  // allgather, alltoall: shape[0] is -1, it may
-                               // differ, unless the step is compiled
+  std::vector<int64_t> shape;  // shape[0] is -1 where RowsDiffer, unless the
+                               // step is compiled
   std::string name = {};       // of a group's member; empty if not known
 
   friend bool operator==(const TensorSpec& a, const TensorSpec& b) {
@@ -38,13 +38,13 @@ struct Request {
   DeviceKind device = DeviceKind::kCpu;
   // Made by a step that XLA has compiled: all dimensions are known and equal.
   bool compiled = false;
-  ReduceOp reduce_op = ReduceOp::kSum;  // allreduce, reducescatter
-  double prescale = 1.0;                // allreduce, reducescatter
-  double postscale = 1.0;               // allreduce, reducescatter
+  ReduceOp reduce_op = ReduceOp::kSum;  // this and the factors: what reduces
+  double prescale = 1.0;
+  double postscale = 1.0;
   // How the caller made the tensors smaller, as "fp16 of float32"; empty for
   // not at all. For comparison only.
   std::string compression;
-  int32_t root = -1;                // broadcast only: a rank of the world
+  int32_t root = -1;                // what has one: a rank of the world
   int32_t removed_set = 0;          // remove_process_set only
   std::vector<int32_t> ranks;       // add_process_set: sorted; the barrier of
                                     // init: each set, then kSetEnd
@@ -95,8 +95,8 @@ class SharedRequest {
   std::shared_ptr<const Both> both_;
 };
 
-// Reducescatter of `rows` rows: how many of them the rank at `place` of a set
-// of `ranks` gets. What is left over goes to the first ranks, one row each.
+// Of `rows` rows that are shared out: how many the rank at `place` of a set of
+// `ranks` gets. What is left over goes to the first ranks, one row each.
 int64_t ScatteredRows(int64_t rows, size_t ranks, size_t place);
 
 // The sum of the tensors' sizes in bytes, a dimension of -1 counting as 1.

@@ -44,7 +44,8 @@ TEST(Types, TableOfElementTypes) {
 
 TEST(Types, NumbersAndNamesOfReduceOps) {
   const char* names[] = {"Average", "Sum", "Adasum", "Min", "Max", "Product"};
-  for (int i = 0; i < 6; ++i) {
+  EXPECT_EQ(std::size(names), static_cast<size_t>(kReduceOpCount));
+  for (int i = 0; i < kReduceOpCount; ++i) {
     EXPECT_STREQ(NameOf(static_cast<ReduceOp>(i)), names[i]);
   }
   EXPECT_EQ(static_cast<int>(ReduceOp::kProduct), 5);
@@ -55,11 +56,23 @@ TEST(Types, NamesOfOperationsAndDevices) {
       "allreduce",    "allgather",       "broadcast",          "join",
       "barrier",      "add_process_set", "remove_process_set", "alltoall",
       "reducescatter"};
-  for (int i = 0; i < 9; ++i) {
+  EXPECT_EQ(std::size(names), static_cast<size_t>(kOpKindCount));
+  for (int i = 0; i < kOpKindCount; ++i) {
     EXPECT_STREQ(NameOf(static_cast<OpKind>(i)), names[i]);
   }
   EXPECT_STREQ(NameOf(DeviceKind::kCpu), "CPU");
   EXPECT_STREQ(NameOf(DeviceKind::kGpu), "GPU");
+}
+
+TEST(Types, KindsThatMoveTensorsAndTheirOps) {
+  using Ops = std::vector<std::string>;
+  EXPECT_EQ(TensorKinds(),
+            (std::vector<OpKind>{OpKind::kAllreduce, OpKind::kAllgather,
+                                 OpKind::kBroadcast, OpKind::kAlltoall,
+                                 OpKind::kReducescatter}));
+  EXPECT_EQ(OpsOf(OpKind::kAllreduce),
+            (Ops{"HorovodAllreduce", "HorovodGroupedAllreduce"}));
+  EXPECT_EQ(OpsOf(OpKind::kAlltoall), Ops{"HorovodAlltoall"});
 }
 
 // What arrives from another rank may be any number.
@@ -69,7 +82,9 @@ TEST(Types, UnknownValuesAreHarmless) {
   EXPECT_FALSE(IsFloating(static_cast<DType>(200)));
   EXPECT_FALSE(IsComplex(static_cast<DType>(200)));
   EXPECT_STREQ(NameOf(static_cast<ReduceOp>(6)), "?");
-  EXPECT_STREQ(NameOf(static_cast<OpKind>(9)), "?");
+  EXPECT_STREQ(NameOf(static_cast<OpKind>(kOpKindCount)), "?");
+  EXPECT_EQ(YieldOf(static_cast<OpKind>(255)), Yield::kNothing);
+  EXPECT_FALSE(Reduces(static_cast<OpKind>(255)));
 }
 
 TEST(Types, Describe) {

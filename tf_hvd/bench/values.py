@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_hvd.bench.workloads import Workload
+from tf_hvd.core.kinds import Yield
 
 _VALUES = 3
 
@@ -48,10 +49,10 @@ def _output(workload: Workload, rank: int, shape: tuple[int, ...]) -> np.ndarray
     # The sums repeat as the values do: those of the first are those of all.
     few = sum(_values(other, (_VALUES,), "float64") for other in ranks)
     total = np.resize(np.asarray(few).astype(numpy_type(dtype)), shape)
-    return total[mine] if workload.operation == "reducescatter" else total
+    return total[mine] if workload.kind.yields is Yield.OWN_ROWS else total
 
 
 def output_shapes(workload: Workload) -> list[tuple[int, ...]]:
-    if workload.operation == "reducescatter":
+    if workload.kind.yields is Yield.OWN_ROWS:
         return [(math.prod(shape) // workload.ranks,) for shape in workload.shapes]
     return list(workload.shapes)

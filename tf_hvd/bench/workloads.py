@@ -4,12 +4,12 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
+from tf_hvd.core.kinds import OF_TENSORS, Kind, Yield
+
 Shape = tuple[int, ...]
 
-OPERATIONS = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter")
-WHOLE = ("allreduce", "broadcast")
-"""What takes tensors as they are; the others need equally many values for each rank."""
-GROUPED = ("allreduce", "allgather", "reducescatter")
+OPERATIONS = tuple(OF_TENSORS)
+GROUPED = tuple(name for name, kind in OF_TENSORS.items() if kind.grouped)
 """What has a grouped form."""
 MODES = ("eager", "function", "grouped")
 """One eager call for each tensor; all of them in a tf.function; one grouped call in a function."""
@@ -30,6 +30,10 @@ class Workload:
     shapes: tuple[Shape, ...]
     """Of the whole data: of what all ranks have gathered, and of what each has to scatter."""
     ranks: int
+
+    @property
+    def kind(self) -> Kind:
+        return OF_TENSORS[self.operation]
 
     @property
     def elements(self) -> int:
@@ -89,7 +93,8 @@ def of_gradients(name: str, operation: str, dtype: str, mode: str, ranks: int) -
 
 
 def _shared(shape: Shape, operation: str, ranks: int) -> Shape:
-    if operation in WHOLE:
+    # What takes tensors as they are; the others need equally many values for each rank.
+    if OF_TENSORS[operation].yields is Yield.WHOLE:
         return shape
     return (max(1, math.prod(shape) // ranks) * ranks,)
 

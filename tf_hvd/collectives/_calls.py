@@ -154,10 +154,10 @@ def run_reduction(
     step: Any = None,
     named_after: Sequence[Any] = (),
 ) -> list[Any]:
-    """HorovodAllreduce, HorovodReducescatter or their grouped ops, with nothing around them.
+    """The op of what reduces, or its grouped op, with nothing around it.
 
     Args:
-      kind: "Allreduce" or "Reducescatter".
+      kind: "Allreduce" and so on, as the op is called.
       tensors: of one dtype, no variables; a single one if not `grouped`.
       options: the caller's.
       name: name of the request, None for the default.

@@ -53,6 +53,7 @@ from tf_hvd.collectives import _calls, reduce_ops, scales
 from tf_hvd.collectives.options import ReductionOptions
 from tf_hvd.core import _native, basics, log
 from tf_hvd.core.convention import Convention
+from tf_hvd.core.kinds import OF_TENSORS, Yield
 from tf_hvd.core.process_sets import WORLD
 from tf_hvd.core.tensorflow_hooks import in_xla, on_host
 
@@ -299,11 +300,14 @@ def _without_own(rows: Any, process_set: int) -> Any:
     return tf.where(own[:, tf.newaxis], tf.ones_like(rows), rows)
 
 
-def _reduction_gradients(op: Any, gradients: Sequence[Any], scatters: bool) -> list[Any]:
+def _reduction_gradients(op: Any, *gradients: Any, scatters: bool) -> list[Any]:
     reduction = _Reduction(op, gradients, scatters)
     dtypes = [x.dtype for x in _tensors(op)]
     results = _derivatives(reduction)
-    return [tf.cast(x, dtype) for x, dtype in zip(results, dtypes, strict=True)]
+    return [
+        *(tf.cast(x, dtype) for x, dtype in zip(results, dtypes, strict=True)),
+        *_no_step(op),
+    ]
 
 
 def _derivatives(reduction: _Reduction) -> list[Any]:
@@ -313,27 +317,16 @@ def _derivatives(reduction: _Reduction) -> list[Any]:
         return reduction.extremum()
     if reduction.kind == reduce_ops.Product:
         return reduction.product()
-    raise LookupError(f"Adasum (reduce_op={reduction.kind}) has no gradient; use op=Average.")
+    name = reduce_ops.NAMES[reduction.kind]
+    raise LookupError(f"{name} (reduce_op={reduction.kind}) has no gradient; use op=Average.")
 
 
-@_registered("HorovodAllreduce")
-def _allreduce_gradient(op: Any, gradient: Any) -> Any:
-    return _reduction_gradients(op, [gradient], scatters=False)[0]
-
-
-@_registered("HorovodGroupedAllreduce")
-def _grouped_allreduce_gradient(op: Any, *gradients: Any) -> list[Any]:
-    return _reduction_gradients(op, gradients, scatters=False) + _no_step(op)
-
-
-@_registered("HorovodReducescatter")
-def _reducescatter_gradient(op: Any, gradient: Any) -> Any:
-    return _reduction_gradients(op, [gradient], scatters=True)[0]
-
-
-@_registered("HorovodGroupedReducescatter")
-def _grouped_reducescatter_gradient(op: Any, *gradients: Any) -> list[Any]:
-    return _reduction_gradients(op, gradients, scatters=True)
+for _kind in OF_TENSORS.values():
+    if _kind.reduces and not _kind.has_root:
+        for _op_type in _kind.functions:
+            _registered(_op_type)(
+                functools.partial(_reduction_gradients, scatters=_kind.yields is Yield.OWN_ROWS)
+            )
 
 
 def _totals(what: str, gradients: list[Any], options: dict[str, Any]) -> list[Any]:

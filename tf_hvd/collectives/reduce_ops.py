@@ -4,6 +4,7 @@ from typing import Final
 
 import numpy as np
 
+from tf_hvd.core.kinds import REDUCE_OPS
 from tf_hvd.core.tensorflow_hooks import warn_deprecated
 
 # Values of `op=`; Horovod's numbers, which are also those of base/types.h.
@@ -12,7 +13,7 @@ Average: Final = 0
 Sum: Final = 1
 """Reduce op: the sum over ranks."""
 Adasum: Final = 2
-"""Reduce op: an adaptive sum of floating types; not for reducescatter and IndexedSlices."""
+"""Reduce op: an adaptive sum of floating types; only for `allreduce` of dense tensors."""
 Min: Final = 3
 """Reduce op: the smallest of the ranks' values; NaN if one is NaN."""
 Max: Final = 4
@@ -20,14 +21,7 @@ Max: Final = 4
 Product: Final = 5
 """Reduce op: the product over ranks."""
 
-NAMES = {
-    Average: "Average",
-    Sum: "Sum",
-    Adasum: "Adasum",
-    Min: "Min",
-    Max: "Max",
-    Product: "Product",
-}
+NAMES = dict(enumerate(REDUCE_OPS))
 
 
 def check(op: int) -> int:

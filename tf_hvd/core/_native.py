@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.core import wheels
+from tf_hvd.core import kinds, wheels
 from tf_hvd.core.exceptions import HorovodVersionMismatchError
 
 DIRECTORY = pathlib.Path(__file__).resolve().parents[1]
@@ -22,16 +22,7 @@ DIRECTORY = pathlib.Path(__file__).resolve().parents[1]
 # (barrier, join, broadcast_) is not among them: it runs in any case, and must keep its
 # place among assignments and other effects.
 _COLLECTIVES = frozenset(
-    {
-        "HorovodAllreduce",
-        "HorovodGroupedAllreduce",
-        "HorovodAllgather",
-        "HorovodGroupedAllgather",
-        "HorovodBroadcast",
-        "HorovodAlltoall",
-        "HorovodReducescatter",
-        "HorovodGroupedReducescatter",
-    }
+    op_type for kind in kinds.OF_TENSORS.values() for op_type in kind.functions
 )
 
 _ERROR_BYTES = 8192

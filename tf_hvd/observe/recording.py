@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tf_hvd.core import contract, files, messages
+from tf_hvd.core import contract, files, kinds, messages
 from tf_hvd.core.printable import printable
 
 _MAGIC = b"tfhvdrec"
@@ -87,22 +87,17 @@ class _Slot(ctypes.LittleEndianStructure):
     )
 
 
-KINDS = (
-    *("allreduce", "allgather", "broadcast", "join", "barrier"),
-    *("add_process_set", "remove_process_set", "alltoall", "reducescatter"),
-)
+KINDS = tuple(kind.name for kind in kinds.KINDS)
 DTYPES = (
     *("uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"),
     *("bool", "bfloat16", "uint32", "uint64", "complex64", "complex128"),
 )
-REDUCE_OPS = ("Average", "Sum", "Adasum", "Min", "Max", "Product")
 DEVICES = ("CPU", "GPU")
 # How a call ended (base/status.h).
 CODES = ("ok", "invalid", "disagreement", "aborted", "bug")
 WAITING, AGREED, MOVING, ENDED = "waiting", "agreed", "moving", "ended"
 UNUSED, JOINED, THROUGH, FAILED = "unused", "joined", "through", "failed"
 _STATES = (UNUSED, JOINED, THROUGH, FAILED)
-_ALLREDUCE, _REDUCESCATTER = 0, 8
 _COMPILED = 1
 # A file in a folder of recordings, whose number is the launcher's of the rank.
 _NAME = re.compile(r"rank\.\d+")
@@ -296,7 +291,7 @@ def _moment(steady: int, ahead: int) -> int:
 
 
 def _call(slot: _Slot, ahead: int) -> Call:
-    reduces = slot.kind in (_ALLREDUCE, _REDUCESCATTER)
+    reduces = slot.kind < len(kinds.KINDS) and kinds.KINDS[slot.kind].reduces
     return Call(
         number=slot.number,
         name=_text(slot.name),
@@ -305,7 +300,7 @@ def _call(slot: _Slot, ahead: int) -> Call:
         shape=tuple(slot.shape[: max(slot.dimensions, 0)]),
         tensors=slot.tensors,
         bytes=slot.bytes,
-        reduce_op=_named(REDUCE_OPS, slot.reduce_op) if reduces else "",
+        reduce_op=_named(kinds.REDUCE_OPS, slot.reduce_op) if reduces else "",
         device=_named(DEVICES, slot.device),
         compiled=slot.caller == _COMPILED,
         backend=_text(slot.backend),

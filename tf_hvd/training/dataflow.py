@@ -19,17 +19,16 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd.collectives.gradients import DERIVATIVE
+from tf_hvd.core import kinds
 from tf_hvd.core.tensorflow_hooks import BACKPROP
 from tf_hvd.training.reduction import ALONE
 
-_REDUCES = (
-    "HorovodAllgather",
-    "HorovodAllreduce",
-    "HorovodAlltoall",
-    "HorovodGroupedAllgather",
-    "HorovodGroupedAllreduce",
-    "HorovodGroupedReducescatter",
-    "HorovodReducescatter",
+# All but what gives each rank another one's gradients in place of its own.
+_REDUCES = tuple(
+    op_type
+    for kind in kinds.OF_TENSORS.values()
+    if kind.reduces or not kind.has_root
+    for op_type in kind.functions
 )
 # Programs in Python: nobody sees what they do.
 _OPAQUE = ("EagerPyFunc", "PyFunc", "PyFuncStateless")

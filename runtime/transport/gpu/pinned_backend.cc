@@ -36,21 +36,17 @@ class PinnedLayout {
  public:
   PinnedLayout(const OperationSpec& spec, size_t me) : spec_(spec) {
     const size_t element = Reduces(spec.kind) ? SizeOf(spec.reduce.dtype) : 1;
-    if (spec.kind == OpKind::kAlltoall) {
+    if (YieldOf(spec.kind) == Yield::kSentRows) {
       Add(spec.input, spec.output, Sum(spec.send), Sum(spec.receive));
       return;
     }
     const size_t each = spec.spans.size() / spec.ranks->size();
     for (size_t i = 0; i < spec.spans.size(); ++i) {
       const Span& span = spec.spans[i];
-      const bool by_rank = spec.kind == OpKind::kAllgather ||
-                           spec.kind == OpKind::kReducescatter;
-      const bool mine = !by_rank || i / each == me;
+      const bool mine = !ListsRanks(spec.kind) || i / each == me;
       // What an operation does not look at is not copied.
-      const bool reads = spec.kind == OpKind::kBroadcast
-                             ? me == spec.root
-                             : mine || spec.kind == OpKind::kReducescatter;
-      const bool writes = mine || spec.kind == OpKind::kAllgather;
+      const bool reads = Gives(spec, me) && (mine || Reduces(spec.kind));
+      const bool writes = mine || YieldOf(spec.kind) == Yield::kAllRows;
       const auto bytes = static_cast<size_t>(span.count) * element;
       Add(reads ? span.input : nullptr, writes ? span.output : nullptr, bytes,
           bytes);
@@ -67,7 +63,7 @@ class PinnedLayout {
     const auto at = [memory](const void* was, const Place& place) {
       return was == nullptr || !place.used ? nullptr : memory + place.offset;
     };
-    if (spec_.kind == OpKind::kAlltoall) {
+    if (YieldOf(spec_.kind) == Yield::kSentRows) {
       host.input = at(spec_.input, places_[0].input);
       host.output = at(spec_.output, places_[0].output);
       return host;

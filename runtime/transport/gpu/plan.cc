@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "runtime/contract/spans.h"
@@ -36,8 +37,9 @@ const Mapping& MappingOf(DType dtype) {
   return kMappings[static_cast<size_t>(dtype)];
 }
 
-// Bools are 0 and 1: or is Max, and is Min.
-NcclReduction ReductionOf(DType dtype, ReduceOp op) {
+// None where NCCL has no such operation. Bools are 0 and 1: or is Max, and is
+// Min.
+std::optional<NcclReduction> ReductionOf(DType dtype, ReduceOp op) {
   const bool is_bool = dtype == DType::kBool;
   switch (op) {
     case ReduceOp::kMin:
@@ -46,9 +48,13 @@ NcclReduction ReductionOf(DType dtype, ReduceOp op) {
       return NcclReduction::kMax;
     case ReduceOp::kProduct:
       return is_bool ? NcclReduction::kMin : NcclReduction::kProduct;
-    default:
+    case ReduceOp::kAverage:
+    case ReduceOp::kSum:
       return is_bool ? NcclReduction::kMax : NcclReduction::kSum;
+    case ReduceOp::kAdasum:
+      break;
   }
+  return std::nullopt;
 }
 
 // Types that a rank may have cast to, or be casting to, which decides where
@@ -73,7 +79,7 @@ class Planner {
     if (!Reduces(spec.kind)) return;
     const ReduceOptions options = AverageAsSum(spec.reduce, ranks_);
     mapping_ = MappingOf(options.dtype);
-    reduction_ = ReductionOf(options.dtype, options.op);
+    reduction_ = ReductionOf(options.dtype, options.op).value_or(reduction_);
     before_ = {options.dtype, options.prescale, 1.0};
     after_ = {options.dtype, options.postscale, options.divisor};
     if (Casts()) {
@@ -89,13 +95,12 @@ class Planner {
   GpuPlan Plan() {
     if (ranks_ == 1 && !Casts()) {
       PlanAlone();
-    } else if (spec_.kind == OpKind::kAlltoall) {
-      PlanAlltoall();
-    } else if (spec_.kind == OpKind::kAllreduce ||
-               spec_.kind == OpKind::kBroadcast || ranks_ == 1) {
-      PlanAlike();
-    } else {
+    } else if (YieldOf(spec_.kind) == Yield::kSentRows) {
+      PlanSentRows();
+    } else if (ListsRanks(spec_.kind) && ranks_ > 1) {
       PlanByRank();
+    } else {
+      PlanAlike();
     }
     plan_.next_half = half_;
     return std::move(plan_);
@@ -168,13 +173,13 @@ class Planner {
       first.Add(span.input, span.output, BytesOf(span.count));
       second.Add(span.output, span.output, BytesOf(span.count));
     }
-    if (spec_.kind == OpKind::kAlltoall) {
+    if (YieldOf(spec_.kind) == Yield::kSentRows) {
       first.Add(spec_.input, spec_.output, spec_.send[0]);
     }
     Add(first, {}, second, 0);
   }
 
-  void PlanAlltoall() {
+  void PlanSentRows() {
     GpuCall call = CallOf(spec_.input, spec_.output, 0);
     call.send = spec_.send;
     call.receive = spec_.receive;
@@ -207,7 +212,7 @@ class Planner {
             ElementsOf(limits_.call_bytes), by_mpi_};
   }
 
-  // Allreduce and broadcast: the same run on all ranks, cut into pieces.
+  // The same run on all ranks, cut into pieces.
   void PlanAlike() {
     const Cuts cuts = FindCuts();
     Batch batch;
@@ -257,10 +262,7 @@ class Planner {
     return part;
   }
 
-  // Whose input counts.
-  bool Gives() const {
-    return spec_.kind != OpKind::kBroadcast || me_ == spec_.root;
-  }
+  bool Gives() const { return tf_hvd::Gives(spec_, me_); }
 
   // A piece that is being planned.
   struct Open {
@@ -334,12 +336,12 @@ class Planner {
     return call;
   }
 
-  // Allgather and reducescatter: each rank's run, padded to the longest, cut
-  // into pieces that lie one behind the other, rank by rank. What the padding
-  // holds, and what becomes of it, nobody looks at.
+  // Each rank's run, padded to the longest, cut into pieces that lie one behind
+  // the other, rank by rank. What the padding holds, and what becomes of it,
+  // nobody looks at.
   void PlanByRank() {
     const RankRuns runs(spec_.spans, stored_, ranks_);
-    if (spec_.kind == OpKind::kAllgather && IsOneTensor(runs)) {
+    if (YieldOf(spec_.kind) == Yield::kAllRows && IsOneTensor(runs)) {
       const Span& mine = spec_.spans[me_];
       Add(MoveBuilder({}),
           {CallOf(mine.input, spec_.spans[0].output, mine.count)},
@@ -362,7 +364,7 @@ class Planner {
   }
 
   void PlanPiece(const RankRuns& runs, int64_t at, int64_t count) {
-    const bool gathers = spec_.kind == OpKind::kAllgather;
+    const bool gathers = YieldOf(spec_.kind) == Yield::kAllRows;
     MoveBuilder pack(before_);
     MoveBuilder unpack(after_);
     unsigned uses = 0;
@@ -415,6 +417,7 @@ bool NcclCanDo(const OperationSpec& spec) {
   const DType dtype = spec.reduce.dtype;
   const ReduceOp op = spec.reduce.op;
   if (!MappingOf(dtype).known || !IsReducible(dtype, op)) return false;
+  if (!ReductionOf(dtype, op).has_value()) return false;
   const bool orders = op == ReduceOp::kMin || op == ReduceOp::kMax;
   if (orders && IsFloating(dtype)) return false;
   return !(op == ReduceOp::kProduct && IsComplex(dtype));

@@ -44,10 +44,10 @@ class SumPlanner {
   }
 
   std::vector<GpuStep> Plan() {
-    if (spec_.kind == OpKind::kAllreduce) {
-      PlanAlike();
-    } else {
+    if (ListsRanks(spec_.kind)) {
       PlanByRank();
+    } else {
+      PlanAlike();
     }
     return std::move(steps_);
   }

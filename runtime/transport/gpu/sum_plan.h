@@ -1,8 +1,8 @@
 // Sums over ranks where what lies between GPUs moves bytes alone
 // (mpi_communicator.h): each rank gets its part of what all others give, adds
-// it, in the order of the ranks, by a kernel of compute/device_sums.h, and, of
-// an allreduce, gives the sum to all. Half precisions are added in float32.
-// Pure, as plan.h.
+// it, in the order of the ranks, by a kernel of compute/device_sums.h, and,
+// where all ranks get the whole, gives the sum to all. Half precisions are
+// added in float32. Pure, as plan.h.
 //
 // Sums do not depend on how tensors are cut, or lie: all ranks and all runs
 // have the same bits.
@@ -20,7 +20,7 @@ namespace tf_hvd {
 // Sums and averages of numbers.
 bool IsSum(const OperationSpec& spec);
 
-// For several ranks: of an allreduce or a reducescatter that IsSum.
+// For several ranks: of an operation that IsSum.
 std::vector<GpuStep> PlanSum(const OperationSpec& spec, size_t me,
                              const GpuStaging& staging);
 

@@ -61,9 +61,7 @@ std::string DataBackends::Describe() const {
   }
   std::string others;
   bool all = true;
-  for (const OpKind kind :
-       {OpKind::kAllreduce, OpKind::kAllgather, OpKind::kBroadcast,
-        OpKind::kAlltoall, OpKind::kReducescatter}) {
+  for (const OpKind kind : TensorKinds()) {
     if (gpu_access_.options.not_by_nccl.count(kind) == 0) {
       all = false;
     } else {

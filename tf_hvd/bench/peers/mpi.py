@@ -12,6 +12,13 @@ from tf_hvd.bench.workloads import Workload
 from tf_hvd.core import basics
 
 _ROOT = 0
+_FUNCTIONS = {
+    "allreduce": "Allreduce",
+    "allgather": "Allgather",
+    "broadcast": "Bcast",
+    "alltoall": "Alltoall",
+    "reducescatter": "Reduce_scatter_block",
+}
 
 
 class Mpi(Peer):
@@ -33,8 +40,9 @@ class Mpi(Peer):
         return None if several else "this MPI allows calls from tf_hvd's own thread only"
 
     def prepare(self, workload: Workload, inputs: list[np.ndarray]) -> str | None:
-        adds = workload.operation in ("allreduce", "reducescatter")
-        if adds and workload.dtype not in self._mpi.summed:
+        if workload.operation not in _FUNCTIONS:
+            return f"MPI's {workload.operation} is not measured"
+        if workload.kind.reduces and workload.dtype not in self._mpi.summed:
             return f"MPI does not add {workload.dtype}"
         if self._in_place and workload.operation != "allreduce":
             return "only allreduce is measured in place"
@@ -52,21 +60,17 @@ class Mpi(Peer):
         return None
 
     def _call(self, workload: Workload, send: np.ndarray, to: np.ndarray) -> Callable[[], None]:
-        buffers = address(send), address(to)
-        if workload.operation == "allreduce":
-            source = self._mpi.in_place if self._in_place else buffers[0]
-            words = (source, buffers[1], to.size, workload.dtype, "sum")
-            return self._mpi.call("Allreduce", *words)
-        if workload.operation == "reducescatter":
-            words = (*buffers, to.size, workload.dtype, "sum")
-            return self._mpi.call("Reduce_scatter_block", *words)
-        if workload.operation == "broadcast":
-            return self._mpi.call("Bcast", buffers[1], to.nbytes, "byte", _ROOT)
+        function = _FUNCTIONS[workload.operation]
+        source = self._mpi.in_place if self._in_place else address(send)
+        target = address(to)
+        if workload.kind.reduces:
+            return self._mpi.call(function, source, target, to.size, workload.dtype, "sum")
+        if workload.kind.has_root:
+            return self._mpi.call(function, target, to.nbytes, "byte", _ROOT)
         part = min(send.nbytes, to.nbytes)
         if workload.operation == "alltoall":
             part = send.nbytes // workload.ranks
-        function = "Allgather" if workload.operation == "allgather" else "Alltoall"
-        return self._mpi.call(function, buffers[0], part, "byte", buffers[1], part, "byte")
+        return self._mpi.call(function, source, part, "byte", target, part, "byte")
 
     def run(self) -> Any:
         for call in self._calls:

@@ -10,19 +10,6 @@ from tf_hvd.bench.peers.base import Peer
 from tf_hvd.bench.workloads import Workload
 from tf_hvd.collectives import collectives, reduce_ops
 
-_SINGLE: dict[str, Callable[[Any], Any]] = {
-    "allreduce": lambda tensor: collectives.allreduce(tensor, op=reduce_ops.Sum),
-    "allgather": lambda tensor: collectives.allgather(tensor),
-    "broadcast": lambda tensor: collectives.broadcast(tensor, root_rank=0),
-    "alltoall": lambda tensor: collectives.alltoall(tensor),
-    "reducescatter": lambda tensor: collectives.reducescatter(tensor, op=reduce_ops.Sum),
-}
-_GROUPED: dict[str, Callable[[Any], Any]] = {
-    "allreduce": lambda tensors: collectives.grouped_allreduce(tensors, op=reduce_ops.Sum),
-    "allgather": lambda tensors: collectives.grouped_allgather(tensors),
-    "reducescatter": lambda tensors: collectives.grouped_reducescatter(tensors, op=reduce_ops.Sum),
-}
-
 
 class TensorFlowPeer(Peer):
     """Calls a function on tensors: eagerly, or in one tf.function."""
@@ -55,11 +42,16 @@ class Ours(TensorFlowPeer):
     name = "tf_hvd"
 
     def body(self, workload: Workload) -> Callable[[list[Any]], list[Any]]:
+        kind, options = workload.kind, dict[str, int]()
+        if kind.reduces:
+            options["op"] = reduce_ops.Sum
+        if kind.has_root:
+            options["root_rank"] = 0
         if workload.mode == "grouped":
-            grouped = _GROUPED[workload.operation]
-            return lambda tensors: list(grouped(tensors))
-        single = _SINGLE[workload.operation]
-        return lambda tensors: [single(tensor) for tensor in tensors]
+            grouped = getattr(collectives, f"grouped_{kind.name}")
+            return lambda tensors: list(grouped(tensors, **options))
+        single = getattr(collectives, kind.name)
+        return lambda tensors: [single(tensor, **options) for tensor in tensors]
 
 
 class Identity(TensorFlowPeer):

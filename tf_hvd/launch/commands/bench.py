@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import tf_hvd_command
 from tf_hvd.bench.settings import OTHER_LIBRARIES, TRAININGS, Plan, Settings
-from tf_hvd.bench.workloads import MODES
+from tf_hvd.bench.workloads import MODES, OPERATIONS
 from tf_hvd.launch.commands.argument_types import rank_count, whole
 from tf_hvd.launch.errors import UsageError
 
@@ -84,7 +84,7 @@ def _add_work(parser: argparse.ArgumentParser) -> None:
         type=_names,
         default=("allreduce",),
         metavar="NAME,...",
-        help="allreduce, allgather, broadcast, alltoall, reducescatter",
+        help=", ".join(OPERATIONS),
     )
     parser.add_argument(
         "--dtypes",
