@@ -103,6 +103,7 @@ COMPRESSION = {
     "Compression.fp16": "",
 }
 KERAS = {
+    "is_homogeneous": "()",
     "allgather": "(value, name=None)",
     "broadcast": "(value, root_rank, name=None)",
     "reducescatter": "(value, name=None, op=0)",
