@@ -96,6 +96,7 @@ def pytest_configure(config):
     for line in (
         "tier2: left out of the first tier (./dev test); --all runs it",
         "wire: differs between the MPIs, so that the first tier runs it under both",
+        "one_mpi: about our own code, whichever MPI serves: under Open MPI alone",
         "early(minutes): takes so long, and is begun first, lest a lane be alone at the end",
         "alone: its ranks wait by spinning, so that nothing may run beside it",
     ):
@@ -124,12 +125,16 @@ def parameters_of(item):
     return item.callspec.params if hasattr(item, "callspec") else {}
 
 
-def in_first_tier(item):
-    """Not what is marked, nor what is run again under the second MPI."""
-    second = "mpich" in [parameters_of(item).get(name) for name in ("family", "mpi", "job")]
-    return not item.get_closest_marker("tier2") and (
-        not second or item.get_closest_marker("wire") is not None
-    )
+def is_of_second_mpi(item):
+    return "mpich" in [parameters_of(item).get(name) for name in ("family", "mpi", "job")]
+
+
+def is_wanted(item, tier):
+    """In the first tier not what is marked, nor what is run again under the second MPI."""
+    if is_of_second_mpi(item) and item.get_closest_marker("one_mpi"):
+        return False
+    second = is_of_second_mpi(item) and not item.get_closest_marker("wire")
+    return tier == 2 or not (second or item.get_closest_marker("tier2"))
 
 
 def order_of(item):
@@ -142,10 +147,9 @@ def order_of(item):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    if config.getoption("tier") == 1:
-        left_out = [item for item in items if not in_first_tier(item)]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if in_first_tier(item)]
+    tier = config.getoption("tier")
+    config.hook.pytest_deselected(items=[item for item in items if not is_wanted(item, tier)])
+    items[:] = [item for item in items if is_wanted(item, tier)]
     items.sort(key=order_of)  # which is stable
 
 

@@ -1,6 +1,5 @@
 """`./dev`: what it refuses, and what becomes of the tests that it runs."""
 
-import contextlib
 import os
 import pathlib
 import re
@@ -100,63 +99,6 @@ def wait_for_children(process):
         time.sleep(0.01)
 
 
-TESTS = """
-import os, pathlib, pytest, subprocess, sys
-
-@pytest.mark.parametrize("text", ["a", "b c"])
-def test_that_fails(text):
-    assert text == "a"
-
-def test_of_a_job(run_to_end, tmp_path):
-    script = "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(300)"
-    class Started(subprocess.Popen):
-        def __init__(self, *arguments, **options):
-            super().__init__(*arguments, **options)
-            pathlib.Path(os.environ["HERE"], "started").touch()
-    subprocess.Popen = Started
-    run_to_end([sys.executable, "-c", script], dict(os.environ), 100, cwd=os.environ["HERE"])
-"""
-
-
-def start_pytest(tmp_path, *arguments):
-    (tmp_path / "some_test.py").write_text(TESTS)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "conftest"]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT / "tests"), "HERE": str(tmp_path)}
-    return subprocess.Popen(
-        [*command, *arguments],
-        cwd=tmp_path,
-        env=environ,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        # What ignores it, as a job in a script's background, hands that down.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-
-
-def test_the_last_lines_say_how_to_run_a_failed_test_alone(tmp_path):
-    process = start_pytest(tmp_path, "--numprocesses=2", "-k", "fails")
-    output, _ = process.communicate(timeout=600)
-    assert "again: ./dev test 'some_test.py::test_that_fails[b c]'" in output.splitlines()[-3:]
-    assert output.count("again: ") == 1
-
-
-@pytest.mark.parametrize("lanes", [[], ["--numprocesses=2"]], ids=["one", "two"])
-def test_ctrl_c_ends_the_job_of_a_test(tmp_path, lanes):
-    process = start_pytest(tmp_path, *lanes, "-k", "job")
-    file = tmp_path / "pid"
-    # Before its `Popen` is there, nobody can end it.
-    while not (file.is_file() and file.read_text() and (tmp_path / "started").exists()):
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.02)
-    for each in [*psutil.Process(process.pid).children(recursive=True), process]:
-        if int(file.read_text()) != each.pid:  # a terminal's Ctrl-C reaches all but the job
-            with contextlib.suppress(psutil.NoSuchProcess):  # pytest ends its lanes, too
-                each.send_signal(signal.SIGINT)
-    process.communicate(timeout=600)
-    assert not psutil.pid_exists(int(file.read_text()))
-
-
 RANK = """
 import os, subprocess, sys
 with open(f"/proc/{os.getppid()}/stat") as file:  # of its keeper
@@ -169,7 +111,7 @@ os.write(1, f"{parent} {loaded} {child.split() == [str(os.getpid()), 'False']}\\
 """
 
 
-def test_ranks_of_tests_are_forked_from_one_standby(run_to_end, tmp_path, monkeypatch):
+def test_ranks_of_tests_are_forked_from_one_standby(run_to_end, tmp_path):
     """And what they start is not."""
     (tmp_path / "rank.py").write_text(RANK)
     command = [sys.executable, "-P", "-m", "tf_hvd_command", "run", "-np", "2"]
@@ -178,6 +120,3 @@ def test_ranks_of_tests_are_forked_from_one_standby(run_to_end, tmp_path, monkey
     _, output = run_to_end(command, os.environ, 300)
     told = re.findall(r"^(\d+) (True|False) (True|False)$", output, re.MULTILINE)
     assert told == [(told[0][0], "True", "True")] * 2, output
-    monkeypatch.setenv("TF_HVD_TESTS_STANDBY", "")
-    _, output = run_to_end(command, os.environ, 300)
-    assert len(re.findall("^\\d+ False True$", output, re.MULTILINE)) == 2, output

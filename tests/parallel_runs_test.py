@@ -8,6 +8,9 @@ two machines, or no data would move by MPICH; and so do 4 ranks. What is about T
 runs with 3 and 4 ranks only where it asks for them. The first tier has 2 ranks of each, and
 those 4, without what is about TensorFlow alone.
 
+TensorFlow's allocator keeps what it has once had: 6 GiB of a rank that has reduced 2 GiB. So tests
+of gigabytes have jobs of their own, which soon end.
+
 The launcher is started as a user starts it, in a process group of its own, so that a
 hang leaves nothing behind.
 """
@@ -33,33 +36,49 @@ def marks_of(family, ranks):
     yield pytest.mark.alone if family == "mpich" else pytest.mark.early(MINUTES[ranks])
 
 
+@pytest.fixture
+def run_job(run_to_end, mpi_library):
+    """Runs tests/python/parallel: (family, ranks, pytest's arguments)."""
+
+    def run(family, ranks, *arguments):
+        launcher = shutil.which("tf_hvd", path=str(ENVIRONMENT / "bin"))
+        assert launcher, "the wheel is not installed: run ./dev test"
+        environment = dict(
+            os.environ,
+            TF_HVD_MPI_LIBRARY=str(mpi_library(family)),
+            PYTHONSAFEPATH="1",
+            TF_HVD_AGAIN=f"./dev test -np {ranks} --mpi {family}",
+        )
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            environment["TF_HVD_SPIN_MICROSECONDS"] = "5"  # other lanes want the cores
+        if family == "mpich" or ranks == 4:
+            environment["TF_HVD_RANKS_PER_NODE"] = str(ranks // 2)
+        command = [launcher, "run", "-np", str(ranks), sys.executable, "-m", "pytest"]
+        command += ["python/parallel", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments]
+        code, output = run_to_end(command, environment, LIMIT, cwd=HERE)
+        assert code == 0, f"{ranks} ranks under {family} ended with {code}"
+        # Every rank's pytest closes with a line of its own: none is missing.
+        assert len(re.findall(r" passed(?:, \d+ (?:skipped|deselected))* in ", output)) == ranks
+
+    return run
+
+
 @pytest.mark.timeout(LIMIT + 60)
 @pytest.mark.parametrize(
     ("family", "ranks"),
     [pytest.param(*job, marks=list(marks_of(*job))) for job in JOBS],
 )
-def test_parallel(family, ranks, request, run_to_end, mpi_library):
-    launcher = shutil.which("tf_hvd", path=str(ENVIRONMENT / "bin"))
-    assert launcher, "the wheel is not installed: run ./dev test"
-    environment = dict(
-        os.environ,
-        TF_HVD_MPI_LIBRARY=str(mpi_library(family)),
-        PYTHONSAFEPATH="1",
-        TF_HVD_AGAIN=f"./dev test -np {ranks} --mpi {family}",
-    )
-    pytest_run = [sys.executable, "-m", "pytest", "python/parallel", "-q", "-p", "no:cacheprovider"]
+def test_parallel(family, ranks, request, run_job):
     tier = request.config.getoption("tier")
-    pytest_run += ["-p", "no:xdist", f"--tier={tier}"]
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        environment["TF_HVD_SPIN_MICROSECONDS"] = "5"  # other lanes want the cores
-    if family == "mpich" or ranks == 4:
-        environment["TF_HVD_RANKS_PER_NODE"] = str(ranks // 2)
+    wanted = "not large"
     if family == "mpich" or (tier == 1 and ranks == 4):
-        pytest_run += ["-m", "not framework"]
+        wanted += " and not framework"
     elif ranks > 2:
-        pytest_run += ["-m", "not framework or jobs"]
-    command = [launcher, "run", "-np", str(ranks), *pytest_run]
-    code, output = run_to_end(command, environment, LIMIT, cwd=HERE)
-    assert code == 0, f"{ranks} ranks under {family} ended with {code}"
-    # Every rank's pytest closes with a line of its own: none is missing.
-    assert len(re.findall(r" passed(?:, \d+ (?:skipped|deselected))* in ", output)) == ranks
+        wanted += " and (not framework or jobs)"
+    run_job(family, ranks, f"--tier={tier}", "-m", wanted)
+
+
+@pytest.mark.tier2
+@pytest.mark.parametrize("family", ["openmpi", pytest.param("mpich", marks=pytest.mark.alone)])
+def test_gigabytes(family, run_job):
+    run_job(family, 2, "-m", "large")

@@ -25,21 +25,6 @@ def test_the_short_form(name):
     assert table.markdown().count("\n") == len(table.rows) + 2
 
 
-def test_dev_knows_the_proofs():
-    """It refuses others before anything is set up."""
-    script = (HERE.parent / "dev_support/prove.sh").read_text()
-    assert f"PROOFS=({' '.join(prove.NAMES)})" in script
-
-
-def test_a_table_takes_its_place_on_the_page():
-    page = "# Evidence\n\nWhat it is.\n"
-    for text in ("old", "new"):
-        for name in prove.NAMES:
-            page = prove.with_section(page, name, f"{text} table of {name}\n")
-    sections = "".join(f"\n## {name}\n\nnew table of {name}\n" for name in prove.NAMES)
-    assert page == f"# Evidence\n\nWhat it is.\n{sections}"
-
-
 def test_a_line_that_is_reached_in_one_copy_of_the_package_counts_once():
     """Copies that tests make elsewhere took the place of the package itself."""
     one = {"executed_lines": [1, 2], "missing_lines": [3, 4]}

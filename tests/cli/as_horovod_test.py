@@ -4,6 +4,10 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.one_mpi
+
 # As Horovod's users write it: eager loop, tape, broadcast, rank 0 reports.
 SCRIPT = """
 import tensorflow as tf

@@ -64,11 +64,12 @@ FIRST = "rank 1 was the first to end with an error "
             f"{FIRST}(exit code 3)",
             "it raised no exception: look where the program calls sys.exit or os._exit",
         ),
-        (
+        pytest.param(
             "sys.exit('no images')",
             1,
             f"{FIRST}(exit code 1): its last line is 'no images'",
             "read what rank 1 has printed, above",
+            marks=pytest.mark.one_mpi,
         ),
         (
             "os.kill(os.getpid(), signal.SIGTERM)",
@@ -82,11 +83,12 @@ FIRST = "rank 1 was the first to end with an error "
             f"{FIRST}(signal 9, Killed)",
             "find out who sent it: a scheduler, or a person; memory had not run out",
         ),
-        (
+        pytest.param(
             "signal.signal(signal.SIGSEGV, signal.SIG_DFL); os.kill(os.getpid(), signal.SIGSEGV)",
             139,
             f"{FIRST}(signal 11, Segmentation fault)",
             "a crash of native code",
+            marks=pytest.mark.one_mpi,
         ),
     ],
     ids=["exit-code", "exit-text", "terminated", "killed", "crash"],
@@ -121,6 +123,7 @@ def test_a_rank_that_the_kernel_has_killed_for_memory(
     assert told["next"].startswith("memory ran out: the kernel has killed a process"), errors
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("stamps", [[], ["--prefix-output-with-timestamp"]], ids=["", "stamps"])
 def test_the_reason_of_a_rank_whose_lines_are_tagged(environ, call, program, closing, stamps):
     """It was not found in them, as horovodrun has them always."""
@@ -132,6 +135,7 @@ def test_the_reason_of_a_rank_whose_lines_are_tagged(environ, call, program, clo
     assert told["next"] == "read what rank 1 has printed, above"
 
 
+@pytest.mark.one_mpi
 def test_an_error_of_init(environ, call, program, closing):
     """Its text was not in the last line."""
     # The launcher ends the others at once when the first has ended.
@@ -192,13 +196,11 @@ def test_a_launcher_that_is_killed_is_named(environ, start, program, closing, tm
     assert told["what"] == "the MPI launcher was ended by signal 9, Killed, and its ranks with it"
 
 
-@pytest.mark.parametrize("mpi", ["openmpi", "mpich"])
 def test_a_rank_whose_keeper_is_killed_ends_and_is_named(
-    environ, start, program, closing, tmp_path, wait_for, mpi_library, mpi
+    environ, start, program, closing, tmp_path, wait_for
 ):
     """Before init() it went on, and Open MPI's launcher waited for it; later, rank 0 was named."""
     here = "open(f'here{rank}', 'w').write(f'{os.getpid()}\\n'); time.sleep(300)"
-    environ = {**environ, "TF_HVD_MPI_LIBRARY": str(mpi_library(mpi))}
     job = start("run", "-np", "2", *program(here), environ=environ)
     wait_for([tmp_path / f"here{number}" for number in range(2)])
     for process in psutil.Process(job.pid).children(recursive=True):

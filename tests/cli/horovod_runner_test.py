@@ -9,6 +9,7 @@ import pytest
 from tf_hvd.horovod import hosts, launch, runner
 from tf_hvd.launch.job.environment import horovod_path
 
+pytestmark = pytest.mark.one_mpi
 SAYS = "import os, sys; os.write(1, f'says {sys.argv[1:]}\\n'.encode())"
 
 

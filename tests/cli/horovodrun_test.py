@@ -12,6 +12,7 @@ from tf_hvd.horovod import horovodrun, horovodrun_flags
 from tf_hvd.launch.commands.main import Parser, add_run_options
 from tf_hvd.launch.errors import UsageError
 
+pytestmark = pytest.mark.one_mpi
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HOROVODRUN = [sys.executable, "-m", "tf_hvd_command", "--horovodrun"]
 # Of Horovod 0.28.1, beside --version and --check-build.

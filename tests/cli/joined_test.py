@@ -29,6 +29,7 @@ say("trained", float(tf.reduce_sum(tf.ones([3]))), hvd is None)
 """
 
 
+@pytest.mark.one_mpi
 def test_two_serial_trainings_are_told(environ, call, program):
     code, output, errors = call("run", "-np", "2", *program(SERIAL), environ=environ)
     assert code == 0, errors
@@ -217,6 +218,7 @@ def test_which_way_data_takes_is_said_once(environ, call, program):
     )
 
 
+@pytest.mark.one_mpi
 def test_require_init_is_an_error(environ, call, program):
     quiet = program("import time")
     code, _, errors = call("run", "-np", "2", "--require-init", *quiet, environ=environ)
@@ -230,12 +232,14 @@ def test_require_init_is_an_error(environ, call, program):
     assert call("run", "-np", "2", "--require-init", *failing, environ=environ)[0] == 7
 
 
+@pytest.mark.one_mpi
 def test_a_program_without_tensorflow_is_not_told(environ, call, program):
     for command in (["hostname"], program("say('a tool')")):
         code, _, errors = call("run", "-np", "2", *command, environ=environ)
         assert (code, errors) == (0, "")
 
 
+@pytest.mark.one_mpi
 def test_a_horovod_import_that_fails_is_told_the_cure(environ, call, program):
     code, _, errors = call(
         "run", "-np", "2", *program("import horovod.tensorflow"), environ=environ
@@ -245,6 +249,7 @@ def test_a_horovod_import_that_fails_is_told_the_cure(environ, call, program):
     assert "a program that is written for Horovod needs --as-horovod" in errors
 
 
+@pytest.mark.one_mpi
 def test_a_program_of_ours_that_fails_is_not_taken_for_horovods(environ, call, program):
     of_ours = program("hvd = 'tf_hvd'; sys.exit(1)")
     missing = [sys.executable, "no_such_script.py"]

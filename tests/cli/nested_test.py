@@ -226,6 +226,7 @@ def test_a_rank_names_hosts_and_gets_them(scheduled, call, program):
     assert called.read_text().startswith("ssh -x other ")
 
 
+@pytest.mark.one_mpi
 @pytest.mark.wire
 @pytest.mark.parametrize("scheduler", ["Flux", "Cobalt", "LoadLeveler"])
 def test_a_job_of_an_unknown_scheduler_says_that_it_stays_here(scheduled, call, program, scheduler):

@@ -69,19 +69,22 @@ def told(output):
             r"'grad_2' \(.*program\.py:10\); ranks 0 and 2 waited for it in allreduce 'grad_3' "
             r"\(.*program\.py:14\)",
         ),
-        (
+        pytest.param(
             RAISES,
             r"rank 1 left the job(: ValueError: sample 17 is \\x1b\[31mbroken)?; its last call, "
             r"number 4, was allreduce 'grad_2' \(.*:10\); ranks 0 and 2 waited for it in allreduce "
             r"'grad_3' .*",
+            marks=pytest.mark.one_mpi,
         ),
-        (
+        pytest.param(
             CANNOT_BE_SAID,
             r"rank 1 left the job(: Odd: <exception str\(\) failed>)?; its last call, .*",
+            marks=pytest.mark.one_mpi,
         ),
-        (
+        pytest.param(
             DISAGREES,
             r"the ranks disagree from call 5 on, allreduce 'grad_3' \(.*:11\): .*float32\[3\].*",
+            marks=pytest.mark.one_mpi,
         ),
     ],
     ids=["killed", "raises", "cannot_be_said", "disagrees"],
@@ -124,6 +127,7 @@ def test_the_closing_paragraph_and_the_dump(environ, program, tmp_path, text, se
     assert "no recording of rank 1" in page
 
 
+@pytest.mark.one_mpi
 def test_a_job_that_ends_well_leaves_no_dump(environ, program, tmp_path):
     job = subprocess.run(
         [*COMMAND, "run", "-np", "2", *program(START)],
@@ -135,6 +139,7 @@ def test_a_job_that_ends_well_leaves_no_dump(environ, program, tmp_path):
     assert not (tmp_path / "dumps").exists()
 
 
+@pytest.mark.one_mpi
 def test_a_dump_that_cannot_be_written_is_told(environ, program, tmp_path):
     (tmp_path / "dumps").write_text("no folder")
     job = subprocess.run(
@@ -161,6 +166,7 @@ else:
 )
 
 
+@pytest.mark.one_mpi
 def test_a_stall_that_the_program_catches(environ, program, closing):
     """It was "rank 1 was the first to end with an error (signal 15)", with exit code 143."""
     job = subprocess.run(

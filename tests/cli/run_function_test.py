@@ -97,6 +97,7 @@ def fail_on_1():
     time.sleep(10 * WAIT)
 
 
+@pytest.mark.one_mpi
 @pytest.mark.usefixtures("mpi")
 def test_an_exception_of_a_rank_is_raised_here():
     """With the source's lines, whose file cloudpickle 3.1.3 does not name."""
@@ -116,6 +117,7 @@ def exit_after_the_other():
         time.sleep(0.01)
 
 
+@pytest.mark.one_mpi
 @pytest.mark.usefixtures("mpi")
 def test_a_rank_without_a_result_is_an_error():
     with pytest.raises(run_function.RankError, match="exit code 4 and without a result of rank 1"):
@@ -150,6 +152,7 @@ def fail_beside_others():
     return "no error"
 
 
+@pytest.mark.one_mpi
 @pytest.mark.usefixtures("mpi")
 def test_the_other_ranks_are_told_what_was_raised(monkeypatch, tmp_path):
     told = tmp_path / "told"

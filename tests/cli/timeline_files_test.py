@@ -11,6 +11,8 @@ from tf_hvd.launch.commands import main, timeline
 from tf_hvd.launch.errors import UsageError
 from tf_hvd.observe import step_report
 
+pytestmark = pytest.mark.one_mpi
+
 
 def write(path, rank, size=2, calls=range(1, 7), start=0, process=0):
     """A rank's timeline: calls every 10 ms, which all ranks make at about the same time."""

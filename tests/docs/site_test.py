@@ -1,4 +1,4 @@
-"""The site is built from the files at hand, and its pages load nothing from elsewhere."""
+"""The site is built from the files at hand, and has the whole API; links lead somewhere."""
 
 import importlib
 import os
@@ -11,10 +11,6 @@ import pytest
 from markdown_it import MarkdownIt
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# What a browser fetches by itself when it opens a page; links are only followed on demand.
-FETCHED = re.compile(
-    r"""<(?:script|img|iframe|source|link)\b[^>]*?(?:src|href)=["']?(?:https?:)?//[^"' >]*"""
-)
 
 
 @pytest.fixture(scope="module")
@@ -33,20 +29,6 @@ def site(tmp_path_factory):
     )
     assert done.returncode == 0, done.stderr
     return folder
-
-
-def test_pages_load_nothing_from_elsewhere(site):
-    fetched = {
-        found
-        for page in site.rglob("*.html")
-        for found in FETCHED.findall(page.read_text())
-        if 'rel="canonical"' not in found
-    }
-    assert fetched == set()
-    styles = [
-        style for style in site.rglob("*.css") if re.search(r"url\(.?https?:", style.read_text())
-    ]
-    assert styles == []
 
 
 def public_names():
@@ -81,10 +63,3 @@ def test_pages_beside_the_site_link_to_what_is_there(page):
     local = [link.partition("#")[0] for link in links if "://" not in link]
     assert local
     assert [link for link in local if link and not (ROOT / link).exists()] == []
-
-
-def test_pictures_are_those_of_the_script(tmp_path):
-    script = ROOT / "dev_support/pictures.py"
-    subprocess.run([sys.executable, script, tmp_path], check=True)
-    drawn = {file.name: file.read_text() for file in tmp_path.iterdir()}
-    assert drawn == {f.name: f.read_text() for f in (ROOT / "docs/images").glob("*.svg")}

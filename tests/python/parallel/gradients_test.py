@@ -49,7 +49,8 @@ def compare_reductions(evaluate, op, pre, post):
     )
 
 
-@pytest.mark.parametrize("op", KINDS, ids=NAMES.get)
+# Eagerly all of them: the next test. The derivative of Sum is Average's, Min's is Max's.
+@pytest.mark.parametrize("op", [hvd.Average, hvd.Max, hvd.Product], ids=NAMES.get)
 def test_allreduce_and_reducescatter(evaluate, op):
     compare_reductions(evaluate, op, 2.0, 0.25)
 

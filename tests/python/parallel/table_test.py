@@ -1,4 +1,4 @@
-"""Runs every cell of the table in docs/collectives.md.
+"""Runs every cell of the table in docs/collectives.md; in jobs of other than 2 ranks, eager ones.
 
 A cell where the operation is defined gives the bits that NumPy gives; any other
 ends with the error that the page tells of. The last test counts the cells.
@@ -196,8 +196,9 @@ def test_operations_without_tensors(operation, evaluate, rank, size):
         assert result == plain_results(rank, size)[operation.op_type]
 
 
-def test_every_cell_ran():
-    everything = {cell for operation in table.operations() for cell in table.cells(operation)}
+def test_every_cell_ran(modes):
+    cells = {cell for operation in table.operations() for cell in table.cells(operation)}
+    assert len(cells) == len(table.operations()) * len(table.DTYPES) * len(table.MODES)
+    everything = {cell for cell in cells if cell.mode in modes}
     missing = sorted(map(str, everything - RAN))
     assert not missing, f"{len(missing)} of {len(everything)} cells did not run: {missing[:5]}"
-    assert len(everything) == len(table.operations()) * len(table.DTYPES) * len(table.MODES)

@@ -1,0 +1,86 @@
+"""What a step of training costs, counted: our Python functions, calls, waits. No clock."""
+
+import sys
+
+import keras
+import pytest
+import tensorflow as tf
+
+import tf_hvd as hvd
+from tf_hvd.core import _native
+
+pytestmark = [pytest.mark.framework, pytest.mark.jobs(2)]
+VARIABLES = 20
+STEPS = 30
+# As on 2026-11-30, and a little more: who adds to each step raises them knowingly.
+MOST_FUNCTIONS, MOST_FOR_A_VARIABLE = 180, 8
+MOST_LINES = 32
+
+
+def training(count=VARIABLES):
+    """What applies the gradients of so many small variables."""
+    optimizer = hvd.keras.DistributedOptimizer(keras.optimizers.SGD(0.1))
+    variables = [tf.Variable(tf.zeros([8])) for _ in range(count)]
+    gradients = [tf.ones([8]) for _ in variables]
+    optimizer.build(variables)
+    return lambda: optimizer.apply(gradients, variables)
+
+
+def begun(step):
+    """The step, after those that differ from all others."""
+    for _ in range(3):
+        step()
+    return step
+
+
+def ours_called(step):
+    """The functions of tf_hvd that begin within a step."""
+    names = []
+
+    def note(frame, event, _):
+        if event == "call" and "/tf_hvd/" in frame.f_code.co_filename:
+            names.append(frame.f_code.co_qualname)
+
+    sys.setprofile(note)
+    try:
+        step()
+    finally:
+        sys.setprofile(None)
+    return names
+
+
+def submitted(step):
+    before = _native.library.tf_hvd_submitted_count()
+    step()
+    return _native.library.tf_hvd_submitted_count() - before
+
+
+def test_python_of_an_eager_update():
+    of_one = ours_called(begun(training(1)))
+    assert len(of_one) <= MOST_FUNCTIONS, sorted(of_one)
+    of_many = ours_called(begun(training(VARIABLES + 1)))
+    assert len(of_many) - len(of_one) <= MOST_FOR_A_VARIABLE * VARIABLES, sorted(of_many)
+
+
+def test_a_compiled_step_runs_no_python_of_ours():
+    assert ours_called(begun(tf.function(training(), autograph=False))) == []
+
+
+@pytest.mark.parametrize("wrap", [lambda step: step, tf.function], ids=["eager", "function"])
+def test_small_gradients_are_one_call(wrap):
+    assert submitted(begun(wrap(training()))) == 1
+
+
+@pytest.mark.skipif(hvd.local_size() != 2, reason="counts those of two ranks of one machine")
+def test_waits_of_a_step():
+    """Of the step that other tests disturb least: a rank whose core is taken is woken again."""
+    step = begun(tf.function(training(), autograph=False))
+
+    def counted():
+        before = _native.counters()
+        step()
+        return [b - a for a, b in zip(before, _native.counters(), strict=True)]
+
+    found = [counted() for _ in range(STEPS)]
+    assert min(waits for _, _, waits, _ in found) <= 1, found
+    assert min(written + read for written, read, _, _ in found) <= MOST_LINES, found
