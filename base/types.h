@@ -81,7 +81,7 @@ struct OpKindRow {
 };
 
 // In the order of the enumeration. A test compares it with
-// tf_hvd/core/kinds.py.
+// tf_hvd/core/kinds.py, which has no kRunsAfterJoin.
 inline constexpr std::array<OpKindRow, kOpKindCount> kOpKinds = {{
     {"allreduce", Yield::kWhole,
      kReducesElements | kRunsAfterJoin | kHasGroups},

@@ -46,7 +46,9 @@ FusedLoop FusedLoopOf(DType dtype, ReduceOp op, Scaled scaled) {
 
 FusedLoop FusedLoopOf(const FusedVariant& variant, DType dtype, ReduceOp op,
                       Scaled scaled) {
-  return variant.of(dtype).of[static_cast<size_t>(op)].of[scaled];
+  const auto index = static_cast<size_t>(op);
+  if (index >= kReduceOpCount) return nullptr;
+  return variant.of(dtype).of[index].of[scaled];
 }
 
 }  // namespace tf_hvd

@@ -75,8 +75,8 @@ inline bool ListsRanks(OpKind kind) {
   return YieldOf(kind) == Yield::kAllRows || YieldOf(kind) == Yield::kOwnRows;
 }
 
-// Whether the rank at `place` has inputs that count: where nothing is reduced,
-// a root's alone do.
+// Whether the rank at `place` has inputs that count: of an operation that has a
+// root and reduces nothing, the root's alone do.
 inline bool Gives(const OperationSpec& spec, size_t place) {
   return Reduces(spec.kind) || !Has(spec.kind, kHasRoot) || place == spec.root;
 }

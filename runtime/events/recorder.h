@@ -63,7 +63,7 @@ class Recorder final : private CallLog {
   PhaseLog* phases() { return &phases_; }
 
   // Any thread. How many calls have been made, and the one of a number, which
-  // is gone when the ring has come round.
+  // is gone when the ring has come round: then `call` means nothing.
   uint64_t calls() const;
   Found Read(uint64_t number, RecordedCall* call) const;
   // When it ended, 0: not yet, and with which operation it began.

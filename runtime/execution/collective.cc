@@ -29,8 +29,8 @@ Collective::Collective(std::vector<Response> responses)
 void Collective::Enqueued(const std::shared_ptr<GpuEvent>& event) {
   if (!last_given()) return;
   for (Response& response : responses_) {
-    if (!response.own.has_value() || response.own->listener == nullptr)
-      continue;
+    if (!response.own.has_value()) continue;
+    if (response.own->listener == nullptr) continue;
     std::exchange(response.own->listener, nullptr)->Enqueued(event);
   }
 }

@@ -88,8 +88,8 @@ Status Executor::Begin(bool* moved) {
     const int64_t now_ns = NowNs();
     for (const size_t i : batch.plan[batch.next]) {
       responses.push_back(std::move(batch.responses[i]));
-      batch.responses[i]
-          .own.reset();  // what was moved is there still, and empty
+      // What was moved is there still, and empty.
+      batch.responses[i].own.reset();
       if (warn_ != nullptr) NoteLoose(responses.back());
       std::optional<Entry>& own = responses.back().own;
       if (own.has_value()) own->done.record().Started(collectives_, now_ns);
@@ -238,8 +238,9 @@ void Executor::KeepForEver(std::list<UnderWay>* list,
 void Executor::Fail(const Status& status) {
   for (auto one = under_way_.begin(); one != under_way_.end();) {
     const auto next = std::next(one);
-    for (Response& response : one->collective.responses())
+    for (Response& response : one->collective.responses()) {
       End(&response, status);
+    }
     if (one->operation != nullptr && !one->operation->Abandon()) {
       KeepForEver(&under_way_, one);
     }

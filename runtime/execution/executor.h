@@ -27,6 +27,7 @@
 #include "runtime/contract/operation.h"
 #include "runtime/execution/collective.h"
 #include "runtime/execution/loose_requests.h"
+#include "runtime/request/entry.h"
 
 namespace tf_hvd {
 

@@ -1,10 +1,13 @@
 """`tf_hvd bench` as a user starts it: jobs of two ranks, small and short."""
 
 import json
+import pathlib
+import re
 
 import pytest
 
 SHORT = ["--repetitions", "2", "--warmup", "1", "--calls", "1"]
+PEERS = str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks/peers.py")
 OPERATIONS = ["allreduce", "allgather", "broadcast", "alltoall", "reducescatter"]
 
 
@@ -59,6 +62,19 @@ def test_operations_beside_mpi_and_the_limits(bench, family):
     assert found["alltoall", "float32", "sketch"]["missing"] == "it only has allreduce"
     assert found["broadcast", "float32", "copy"]["bus_bandwidth"] is None
     assert document["command"].startswith("tf_hvd bench -np 2 --sizes 1000K")
+
+
+@pytest.mark.tier2
+@pytest.mark.parametrize("family", ["openmpi"], indirect=True)
+def test_other_libraries_by_the_script_of_the_sources(call, environ):
+    words = ["run", "-np", "2", "python", PEERS, "--sizes", "1K", "--peers", "tf_hvd", *SHORT]
+    code, output, errors = call(*words, environ=environ)
+    assert code == 0, errors
+    lines = output.splitlines()
+    assert "without horovod: name its environment: --horovod FOLDER" in lines
+    (row,) = [each for each in lines if re.search(r" tf.distribute +[\d.]+ [mu]?s ", each)]
+    assert row.endswith((" x faster", " x slower", "the same")), row
+    assert lines[-1] == f"repeat with: tf_hvd {' '.join(words)}"
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,7 @@ static_assert(
 static_assert(!AreAlike<int (*)(int), int (*)(int, int)>());
 static_assert(!AreAlike<int (*)(int, long), int (*)(long, int)>());
 static_assert(!AreAlike<int, float>() && !AreAlike<int*, const int*>());
+static_assert(!AreAlike<int, char>() && !AreAlike<int, short>());
 static_assert(!AreAlike<void*, int*>() && !AreAlike<void*, void**>());
 
 }  // namespace tf_hvd

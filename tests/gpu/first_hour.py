@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 import os
 import pathlib
 import re
@@ -170,12 +171,17 @@ STEPS = (
 # What run_gpu.sh asks for is not the same.
 FIRST = "machine,kernels,bandwidth,probes,jobs,sanitizer,profile"
 
+# None takes more of a command with a time limit than this, s.
+MOST = 240.0
+
 
 class Kit(Runner):
     """The steps, with programs of ours."""
 
     def __init__(self, options: argparse.Namespace, gpus: Gpus) -> None:
         super().__init__(options, gpus, STEPS, pathlib.Path(options.out))
+        if options.budget < math.inf:
+            self.most = MOST
         self.asked = options.steps.split(",")
         self.why_no_programs = ""
         programs = pathlib.Path(options.programs or BUILT).resolve()

@@ -37,16 +37,29 @@ void ExpectSays(const Status& status, const std::string& words) {
       << status.message();
 }
 
-// An allreduce of equal floats.
-void ExpectReduced(Side& side, const std::string& name, size_t count,
-                   float mine, float expected, ReduceOp op = ReduceOp::kSum) {
-  char* const memory = side.Tensor(std::vector<float>(count, mine));
-  ExpectOk(side.Allreduce(name, memory, static_cast<int64_t>(count),
-                          DType::kFloat32, op)
-               .status());
-  EXPECT_EQ(side.Values<float>(memory, count),
-            std::vector<float>(count, expected));
-}
+// An allreduce of equal floats, under way.
+class Reduction {
+ public:
+  Reduction(Side* side, const std::string& name, size_t count, float mine,
+            ReduceOp op = ReduceOp::kSum)
+      : side_(side),
+        count_(count),
+        memory_(side->Tensor(std::vector<float>(count, mine))),
+        pending_(side->Allreduce(name, memory_, static_cast<int64_t>(count),
+                                 DType::kFloat32, op)) {}
+
+  void ExpectResult(float expected) {
+    ExpectOk(pending_.status());
+    EXPECT_EQ(side_->Values<float>(memory_, count_),
+              std::vector<float>(count_, expected));
+  }
+
+ private:
+  Side* const side_;
+  const size_t count_;
+  char* const memory_;
+  const Pending pending_;
+};
 
 class GpuJobs : public ::testing::TestWithParam<bool> {};
 
@@ -58,8 +71,10 @@ TEST_P(GpuJobs, Allreduce) {
     GpuJob job(ranks, 1, GetParam(), nodes);
     RunAll(&job, [&, sum = sum, mean = mean](Rank& rank, Side& side) {
       const auto mine = static_cast<float>(rank.rank() + 1);
-      ExpectReduced(side, "sum", 5000, mine, sum);
-      ExpectReduced(side, "mean", 7, mine, mean, ReduceOp::kAverage);
+      Reduction of_sum(&side, "sum", 5000, mine);
+      Reduction of_mean(&side, "mean", 7, mine, ReduceOp::kAverage);
+      of_sum.ExpectResult(sum);
+      of_mean.ExpectResult(mean);
     });
     // A missing NCCL is told once.
     const bool warns = !GetParam() && ranks > 1;
@@ -84,6 +99,7 @@ TEST_P(GpuJobs, AllgatherOfDifferentRows) {
     ExpectOk(side.Allgather("rows", side.Tensor(mine),
                             static_cast<int64_t>(mine.size()), &all)
                  .status());
+    ASSERT_NE(all, nullptr);
     EXPECT_EQ(side.Values<int64_t>(all, 6),
               (std::vector<int64_t>{1, 1, 2, 2, 2, 2}));
   });
@@ -94,12 +110,13 @@ TEST_P(GpuJobs, JoinedRanksTakePart) {
   GpuJob job(3, 4, GetParam());
   RunAll(&job, [](Rank& rank, Side& side) {
     if (rank.rank() > 0) {
-      ExpectReduced(side, "sum", 2000, 1, 2);
+      Reduction(&side, "sum", 2000, 1).ExpectResult(2);
       char* all = nullptr;
       ExpectOk(side.Allgather("rows",
                               side.Tensor(std::vector<int64_t>{rank.rank()}), 1,
                               &all)
                    .status());
+      ASSERT_NE(all, nullptr);
       EXPECT_EQ(side.Values<int64_t>(all, 2), (std::vector<int64_t>{1, 2}));
     }
     ExpectOk(rank.Join().status());

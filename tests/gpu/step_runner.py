@@ -22,8 +22,6 @@ from step_log import Entry, StepLog
 
 # Less than this is not enough to begin anything with; the rest of the time, s.
 LEAST = 2.0
-# None takes more of a command than this, s.
-MOST = 240.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +50,7 @@ class Runner:
         self.out = out.resolve()
         self.began = time.monotonic()
         self.left: list[str] = []
+        self.most = math.inf  # that one part takes, s
         # Steps to run; and of their parts these alone, and again.
         self.asked: list[str] = [step.name for step in steps]
         self.named: set[str] = set()
@@ -137,8 +136,7 @@ class Runner:
         self.report()
 
     def begin(self, log: StepLog, part: Part) -> Outcome:
-        most = MOST if self.options.budget < math.inf else math.inf
-        own = min(part.limit, most) * self.options.patience
+        own = min(part.limit, self.most) * self.options.patience
         limit = min(own, self.remaining() - LEAST)
         began = time.monotonic()
         with log.begin(part) as file:

@@ -56,7 +56,7 @@ TEST(Controller, EncodesEachResponseOnce) {
   }
 }
 
-// From the controller to the tasks, and to those who are told of sets: one
+// From the controller to the responses, and to those who are told of sets: one
 // list.
 TEST(Controller, MembersAreNotCopied) {
   Host host;

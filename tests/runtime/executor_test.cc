@@ -96,7 +96,7 @@ TEST_F(ExecutorTest, BeginsInOrder) {
   EXPECT_EQ(fired, 3);
 }
 
-// All operations refer to the list that came with the tasks.
+// All operations refer to the list that came with the responses.
 TEST_F(ExecutorTest, MembersAreNotCopied) {
   executor.Add(Batch(Sum("a", 1), Make(OpKind::kAllgather, "b", 2, false)));
   executor.Add(Batch(Sum("c", 1)));
@@ -234,13 +234,13 @@ TEST_F(ExecutorTest, KindsWithoutDataGiveTheirValue) {
 
 TEST_F(ExecutorTest, BackendsHearOfSetsAmongWhatIsMade) {
   const auto set_change = [this](OpKind kind, const std::string& name) {
-    Response task = Make(kind, name, 0);
-    ChangeRequest(&task, [](Request* request) {
+    Response response = Make(kind, name, 0);
+    ChangeRequest(&response, [](Request* request) {
       request->removed_set = 5;
       request->ranks = {0, 2, 3};
     });
-    task.value = 5;
-    return task;
+    response.value = 5;
+    return response;
   };
   Response refused = set_change(OpKind::kAddSet, "c");
   refused.error = "no";

@@ -21,7 +21,6 @@ from tf_hvd.elastic.engine import Engine, Restored
 from tf_hvd.elastic.sampler import ElasticSampler
 from tf_hvd.elastic.variables import Reader, assign, named
 from tf_hvd.keras import compat
-from tf_hvd.keras.rank_state import snapshot_of
 from tf_hvd.training.snapshot import Snapshot
 
 # Where Horovod calls something of no use here.
@@ -343,7 +342,10 @@ class TensorFlowKerasState(ObjectState):
         super().__init__(**kwargs)
 
     def _snapshot(self) -> Snapshot:
-        return snapshot_of(self.model, self.optimizer)
+        return Snapshot(
+            lambda: compat.random_states(self.model),
+            None if self.optimizer is None else lambda: compat.aggregations_of(self.optimizer),
+        )
 
     def _variables(self) -> _Variables:
         optimizer = self.optimizer

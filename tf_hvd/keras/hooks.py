@@ -36,18 +36,21 @@ class _Own:
         self.note: Any = None
 
 
-_owned: weakref.WeakKeyDictionary[Any, _Own] = weakref.WeakKeyDictionary()
+# By identity: objects that are equal are not the same, and some have no hash.
+_owned: dict[int, tuple[weakref.ref[Any], _Own]] = {}
 
 
 def _own(target: Any) -> _Own:
-    return _owned.setdefault(target, _Own())
+    own, key = _of(target), id(target)
+    if own is None:
+        own = _Own()
+        _owned[key] = weakref.ref(target, lambda _: _owned.pop(key, None)), own
+    return own
 
 
 def _of(target: Any) -> _Own | None:
-    try:
-        return _owned.get(target)
-    except TypeError:  # of a type without weak references or a hash: never in the table
-        return None
+    reference, own = _owned.get(id(target), (None, None))
+    return own if reference is not None and reference() is target else None
 
 
 def _inherited(kind: type, name: str) -> Callable[[Any], Any]:
@@ -148,7 +151,8 @@ def noted(target: Any) -> Any:
 
 def forget(target: Any) -> None:
     """Makes the object as plain as a copy of it."""
-    _owned.pop(target, None)
+    if _of(target) is not None:
+        del _owned[id(target)]
 
 
 def overrides(target: Any, name: str) -> bool:

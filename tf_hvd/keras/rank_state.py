@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from tf_hvd.collectives.objects import Title, broadcast_object
 from tf_hvd.collectives.variables import is_seed
-from tf_hvd.core import log
+from tf_hvd.core import basics, log
 from tf_hvd.core.process_sets import ProcessSet
 from tf_hvd.core.tensorflow_hooks import tf_variable
 from tf_hvd.keras import compat, plain_values
@@ -108,14 +108,6 @@ def _variable_entries(model: Any, others: Mapping[str, int]) -> Entries:
     }
 
 
-def snapshot_of(model: Any, optimizer: Any) -> Snapshot:
-    """What is a rank's own besides variables, of a model and its optimizer; None: it has none."""
-    return Snapshot(
-        lambda: compat.random_states(model),
-        None if optimizer is None else lambda: compat.aggregations_of(optimizer),
-    )
-
-
 def _updates(model: Any) -> int:
     """By this it is known which backup of Keras a file of ours belongs to."""
     optimizer = getattr(model, "optimizer", None)
@@ -142,7 +134,14 @@ class RankStates:
         self._callbacks = callbacks
         self._model = model
         self._epoch = 0
-        self._snapshot = snapshot_of(model, getattr(model, "optimizer", None))
+        optimizer = getattr(model, "optimizer", None)
+        # Ranks that have not agreed may find different files: with other counts of passes than the
+        # rest, one would reduce at another batch.
+        alone = process_set is None and basics.is_initialized() and basics.size() > 1
+        self._snapshot = Snapshot(
+            lambda: compat.random_states(model),
+            None if alone or optimizer is None else lambda: compat.aggregations_of(optimizer),
+        )
         self._snapshot.follow(
             _PLACE, lambda: {**place.collect(model), "epoch": self._epoch}, place.take_up
         )
@@ -224,8 +223,8 @@ class RankStates:
         for name in variables.keys() & own.keys():
             variables[name].assign(own[name])
         self._snapshot.restore_random_numbers(own)
-        # Without callbacks' values and variables, which are large: it keeps what nobody follows.
-        self._snapshot.restore({name: part for name, part in own.items() if "/" not in name})
+        # It would keep all else for those who follow it later.
+        self._snapshot.restore({name: own[name] for name in self._snapshot.names & own.keys()})
         return None if epoch is None else int(epoch)
 
     def _read(self, path: str) -> list[bytes]:

@@ -65,9 +65,10 @@ def hold(callback: Any) -> None:
     """Makes a callback of Keras' own one that acts on the first rank, until `release`.
 
     If a class of the user's overrides a hook, or the object has one, it is left alone: nobody can
-    tell whether that is for all ranks (a collective) or for one (a file).
+    tell whether that is for all ranks (a collective) or for one (a file). The callback's class
+    keeps methods that look whether an object is held.
     """
-    if getattr(callback, "root_writes", False):
+    if is_held(callback) or getattr(callback, "root_writes", False):
         return
     for name in filter(_is_hook, dir(callback)):
         if name in vars(callback) or hooks.overrides(callback, name):

@@ -1,4 +1,4 @@
-"""What is hooked into each optimizer of Keras that makes updates: it reduces, checks and counts."""
+"""GradientSynchronizer reduces, checks and counts for one optimizer of Keras that makes updates."""
 
 import contextlib
 import functools
@@ -22,7 +22,7 @@ from tf_hvd.training.reduction import GradientReducer
 
 
 class _Counts(NamedTuple):
-    """What this process counts of an optimizer's updates. None follows from another.
+    """Counts of an optimizer's updates in this process. No count follows from another one.
 
     Attributes:
       reduced: updates whose gradients are there. Keras' `iterations` count each call of `apply`,
@@ -39,7 +39,7 @@ class _Counts(NamedTuple):
 
 
 class GradientSynchronizer:
-    """What is hooked into one optimizer: reduces its gradients, and counts.
+    """Reduces the gradients of the one optimizer that it is hooked into, and counts.
 
     Args:
       name: what the requests are called after.

@@ -188,7 +188,8 @@ def hook_passes(optimizer: Any, synchronizer: GradientSynchronizer) -> None:
 
     def added_up(target: Any, update: Update) -> Any:
         gradients, variables = update.gradients, update.variables
-        if synchronizer.in_users_method:  # which was given the sum
+        # The method was given the sum; or Keras refuses, as the variables are not known yet.
+        if synchronizer.in_users_method or (gradients and not variables):
             return update.make(gradients)
         compat.build_optimizer(target, variables)
         synchronizer.before_pass(gradients, variables)

@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_hvd.core import log
 from tf_hvd.core.tensorflow_hooks import ByVariables, state_variable, waits_for
 
 
@@ -35,9 +36,19 @@ class _Passes:
 
     def restore(self, collected: dict[str, Any]) -> None:
         """Takes what `GradientAggregation.collect` gave; eagerly."""
+        self.reset()
+        if not collected["count"]:
+            return
+        sums = collected["sums"]
+        if [_shape_in(each) for each in sums] != [_shape_in(each) for each in self.sums]:
+            log.warning(
+                "The saved sums of backward_passes_per_step are of other gradients than this "
+                "program has: the update that was not complete begins again."
+            )
+            return
         self.count.assign(collected["count"])
-        for total, value in zip(self.sums, collected["sums"], strict=True):
-            if total is not None and value is not None:
+        for total, value in zip(self.sums, sums, strict=True):
+            if total is not None:
                 total.assign(value)
 
     def reset(self) -> Any:
@@ -151,6 +162,8 @@ class GradientAggregation:
         steps = self._steps.all()
         for step, found in zip(steps, collected, strict=False):
             step.restore(found)
+        for step in steps[len(collected) :]:
+            step.reset()
         self._restored = list(collected[len(steps) :])
 
     def _scaled(self, total: Any) -> Any:
@@ -242,6 +255,10 @@ def _begin_anew(step: _Passes, passes: int) -> Any:
     else:
         over = is_over()
     return tf.cond(over, step.reset, lambda: tf.constant(False))
+
+
+def _shape_in(value: Any) -> tuple[int, ...] | None:
+    return None if value is None else tuple(value.shape)
 
 
 def _never_added() -> _Passes:

@@ -1,4 +1,4 @@
-"""What a rank has for itself while it trains: collected, and given back to a training that resumes.
+"""The state that each rank has for itself: collected, and restored when a training resumes.
 
 Keras' BackupAndRestore (keras/rank_state.py) and elastic states (elastic/state.py) keep it, the one
 in a file beside Keras' backup, the other in commits:
@@ -26,7 +26,7 @@ _PASSES = "passes"
 
 
 class Snapshot:
-    """What is one rank's own, in parts that are followed by their names.
+    """The state of one rank, in named parts.
 
     Args:
       generators: gives the variables of random numbers that are not among the model's, by name.
@@ -59,6 +59,11 @@ class Snapshot:
         self._parts[name] = collect, restore
         if name in self._taken:
             restore(self._taken.pop(name))
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Of the parts that are followed."""
+        return frozenset(self._parts)
 
     def collect(self) -> dict[str, Any]:
         """All parts, by name."""

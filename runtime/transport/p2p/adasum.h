@@ -7,7 +7,7 @@
 // than two are combined pairwise in a binary tree over the places of the ranks;
 // each span is a vector of its own.
 //
-// Written by P2PBackend, on all ranks of the group with the same counts.
+// Called by PlanByMessages, on all ranks of the group with the same counts.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_P2P_ADASUM_H_
 #define TF_HVD_RUNTIME_TRANSPORT_P2P_ADASUM_H_
 

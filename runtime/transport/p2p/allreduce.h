@@ -4,8 +4,8 @@
 // first, wherever the element lies and however much is reduced with it: the
 // bits of a result depend on nothing else.
 //
-// Written by P2PBackend, on all ranks of the group with the same counts. What
-// is given by reference stays until the plan has been gone through. The
+// Called by PlanByMessages, on all ranks of the group with the same counts.
+// What is given by reference stays until the plan has been gone through. The
 // operation of `options` must not be Average: see AverageAsSum.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_P2P_ALLREDUCE_H_
 #define TF_HVD_RUNTIME_TRANSPORT_P2P_ALLREDUCE_H_

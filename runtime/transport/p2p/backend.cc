@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "compute/buffer_ops.h"
+#include "runtime/contract/rank_group.h"
 #include "runtime/transport/p2p/operation.h"
 
 namespace tf_hvd {

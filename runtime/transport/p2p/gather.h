@@ -1,7 +1,7 @@
 // Allgather and broadcast over messages between pairs of ranks, as plans.
 //
-// Written by P2PBackend, on all ranks of the group with the same sizes. What is
-// given by reference stays until the plan has been gone through.
+// Called by PlanByMessages, on all ranks of the group with the same sizes. What
+// is given by reference stays until the plan has been gone through.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_P2P_GATHER_H_
 #define TF_HVD_RUNTIME_TRANSPORT_P2P_GATHER_H_
 

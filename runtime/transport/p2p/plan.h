@@ -104,7 +104,8 @@ class P2PPlan {
 
 // Writes the plan of an operation by the algorithm for its kind and size, the
 // same on all ranks of the group. `runs` are its spans; what is given by
-// reference stays until the plan has been gone through.
+// reference stays until the plan has been gone through, but for `staging`,
+// which is called before this returns.
 void PlanByMessages(const OperationSpec& spec, const RankGroup& group,
                     const RankRuns& runs, const Staging& staging,
                     P2PPlan* plan);

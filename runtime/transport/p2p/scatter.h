@@ -1,7 +1,7 @@
 // Alltoall and reducescatter over messages between pairs of ranks: each byte
 // travels once, straight to where it belongs. As plans.
 //
-// Written by P2PBackend, on all ranks of the group with sizes that fit.
+// Called by PlanByMessages, on all ranks of the group with sizes that fit.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_P2P_SCATTER_H_
 #define TF_HVD_RUNTIME_TRANSPORT_P2P_SCATTER_H_
 

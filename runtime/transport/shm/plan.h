@@ -50,7 +50,7 @@ class ShmPlan {
                         OperationSpec* spec) const;
 };
 
-// The pieces of an operation that ShmBackend serves; `spec` stays.
+// The plan of an operation that ShmBackend serves; `spec` stays.
 std::unique_ptr<ShmPlan> PlanInShm(const OperationSpec& spec, size_t me,
                                    size_t slot_bytes);
 

@@ -355,6 +355,15 @@ def test_all_public_tf_and_keras_names_and_signatures_of_horovod(ours, module):
     assert [text for text in faults if text] == []
 
 
+def test_the_table_finds_a_fault():
+    assert fault("f", "(a, b=1)", None)
+    assert fault("f", "(a, b=1)", [["a", False]])
+    assert fault("f", "(a, b=1)", [["a", False], ["b=2", True]])
+    assert fault("f", "(a)", [["a", False], ["b", False]])
+    assert fault("x", "0", "1")
+    assert fault("f", "(a)", [["a", False], ["b=1", True]]) is None
+
+
 IMPORTS = """
 import importlib, json, sys
 import tf_hvd

@@ -1,8 +1,10 @@
 """What is one rank's own, collected and given back."""
 
+import logging
 import random
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from tf_hvd.training.aggregation import GradientAggregation
@@ -50,3 +52,28 @@ def test_passes_of_an_update_that_is_not_complete():
     Snapshot(aggregations=lambda: [second]).restore({})  # of a file that is older than this part
     Snapshot(aggregations=lambda: [second]).restore(taken)
     assert add(second, 4.0) == add(first, 4.0) == (True, [7.0, 7.0])
+
+
+@pytest.mark.parametrize("passes", [0, 1])
+def test_passes_that_were_added_since_are_taken_back(passes):
+    variable = tf.Variable([0.0])
+    aggregation = GradientAggregation(3)
+    for _ in range(passes):
+        aggregation.add([tf.constant([1.0])], [variable])
+    snapshot = Snapshot(aggregations=lambda: [aggregation])
+    taken = snapshot.collect()
+    aggregation.add([tf.constant([100.0])], [variable])
+    snapshot.restore(taken)
+    for _ in range(3 - passes):
+        complete, sums = aggregation.add([tf.constant([1.0])], [variable])
+    assert (bool(complete), sums[0].numpy().tolist()) == (True, [3.0])
+
+
+def test_passes_of_other_gradients_are_left_out(caplog):
+    caplog.set_level(logging.WARNING, "absl")
+    taken, variable = {"count": 1, "sums": [np.ones([2]), np.ones([1])]}, tf.Variable([0.0])
+    aggregation = GradientAggregation(2)
+    Snapshot(aggregations=lambda: [aggregation]).restore({"passes": [[taken]]})
+    complete, _ = aggregation.add([tf.constant([1.0])], [variable])
+    assert not complete
+    assert "of other gradients" in caplog.text

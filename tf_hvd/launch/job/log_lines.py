@@ -19,7 +19,10 @@ _ALIKE, _TELL = 5.0, 1.0
 _MOST = 100
 # What a line begins with: time and level, and perhaps the thread. Some messages have another line,
 # without.
-_STAMP = r"\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [{0}]|[{0}]\d{{4}} \d\d:\d\d:\d+(?:\.\d+ +\d+)?"
+_STAMP = (
+    r"\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?: [{0}]"
+    r"|[{0}]\d{{4}} \d\d:\d\d:\d+(?:\.\d+)?(?: +\d+)?"
+)
 _UNSTAMPED = (
     r"WARNING: All log messages before absl::InitializeLog\(\) is called"
     r"|To enable the following instructions: "
