@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "base/status.h"
-#include "runtime/agreement/agreement.h"
 #include "runtime/agreement/clock_offset.h"
+#include "runtime/agreement/decision.h"
 #include "runtime/agreement/response.h"
 #include "runtime/agreement/stall_answer.h"
 #include "runtime/contract/edge.h"

@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/agreement/agreement.h"
+#include "runtime/agreement/decision.h"
 #include "runtime/agreement/message.h"
 #include "runtime/agreement/process_set.h"
 #include "runtime/request/request.h"

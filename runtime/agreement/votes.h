@@ -16,7 +16,7 @@
 #include <set>
 #include <vector>
 
-#include "runtime/agreement/agreement.h"
+#include "runtime/agreement/decision.h"
 #include "runtime/agreement/process_set.h"
 #include "runtime/request/request.h"
 

@@ -1,7 +1,8 @@
 // InitWatch: what tells the user that init waits for other ranks, and ends the
 // process when that takes too long. Nothing else can: whoever has called
 // MPI_Init waits in it until all ranks have. Who is missing is not known before
-// MPI connects the ranks; `tf_hvd run` knows it (tf_hvd/launch/job/job_watch.py).
+// MPI connects the ranks; `tf_hvd run` knows it
+// (tf_hvd/launch/job/job_watch.py).
 #ifndef TF_HVD_RUNTIME_API_INIT_WATCH_H_
 #define TF_HVD_RUNTIME_API_INIT_WATCH_H_
 

@@ -5,8 +5,8 @@
 // srun's machine end by this, and the others when they miss them.
 //
 // This is for the ranks of a plain mpirun or srun. Those of `tf_hvd run` have a
-// keeper that does it (tf_hvd/launch/machine/keeper.py), and watch the keeper: it may
-// be killed together with the launcher.
+// keeper that does it (tf_hvd/launch/machine/keeper.py), and watch the keeper:
+// it may be killed together with the launcher.
 #ifndef TF_HVD_RUNTIME_API_LAUNCHER_WATCH_H_
 #define TF_HVD_RUNTIME_API_LAUNCHER_WATCH_H_
 

@@ -1,7 +1,7 @@
-// Agreement, the pure part: how votes merge and what becomes of them
+// The decision on a name, pure: how votes merge and what becomes of them
 // (agreement.md, section 3). No state, no clock, no messages.
-#ifndef TF_HVD_RUNTIME_AGREEMENT_AGREEMENT_H_
-#define TF_HVD_RUNTIME_AGREEMENT_AGREEMENT_H_
+#ifndef TF_HVD_RUNTIME_AGREEMENT_DECISION_H_
+#define TF_HVD_RUNTIME_AGREEMENT_DECISION_H_
 
 #include <cstdint>
 #include <deque>
@@ -92,4 +92,4 @@ std::string Decide(std::string_view name, const Vote& vote, int32_t set,
 
 }  // namespace tf_hvd
 
-#endif  // TF_HVD_RUNTIME_AGREEMENT_AGREEMENT_H_
+#endif  // TF_HVD_RUNTIME_AGREEMENT_DECISION_H_

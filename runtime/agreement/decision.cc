@@ -1,4 +1,4 @@
-#include "runtime/agreement/agreement.h"
+#include "runtime/agreement/decision.h"
 
 #include <algorithm>
 
