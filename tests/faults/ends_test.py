@@ -300,7 +300,8 @@ else:
         family=family,
         keep_others=False,
     )
-    assert lines_of(0, output) == ["is down"]
+    (line,) = lines_of(0, output)
+    assert line.startswith("is down")  # MPICH's launcher may put another line behind it
     told = r"tf_hvd error, rank 0 \(.*\): rank 1 \(.*\) is stopped .*without MPI_Finalize"
     assert re.search(told, output), output
     assert code != 0
