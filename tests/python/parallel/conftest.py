@@ -211,6 +211,27 @@ def modes():
 
 
 @pytest.fixture
+def functions_called():
+    """Gives the code of each Python function that begins within a call, in their order."""
+
+    def called(call):
+        codes = []
+
+        def note(frame, event, _):
+            if event == "call":
+                codes.append(frame.f_code)
+
+        sys.setprofile(note)
+        try:
+            call()
+        finally:
+            sys.setprofile(None)
+        return codes
+
+    return called
+
+
+@pytest.fixture
 def after():
     """Gives a value in a graph so many seconds later: (seconds, value) -> tensor."""
 
