@@ -255,13 +255,22 @@ def options_of_call(
     )
 
 
-# In the order of `_unscaled`'s arguments.
-_OF_CALL = (
-    "op", "compression", "process_set", "ignore_name_scope", "device_dense", "device_sparse",
-    "sparse",
-)  # fmt: skip
-
-
 @functools.lru_cache(maxsize=128, typed=True)
-def _unscaled(*told: Any) -> ReductionOptions:
-    return ReductionOptions(**dict(zip(_OF_CALL, told, strict=True)))
+def _unscaled(
+    op: int,
+    compression: Any,
+    process_set: ProcessSet,
+    ignore_name_scope: bool,
+    device_dense: str,
+    device_sparse: str,
+    sparse: str | None,
+) -> ReductionOptions:
+    return ReductionOptions(
+        op=op,
+        compression=compression,
+        process_set=process_set,
+        ignore_name_scope=ignore_name_scope,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        sparse=sparse,
+    )

@@ -322,7 +322,7 @@ def _has_own_loss(model: Any) -> bool:
 
 
 def _tell_of_same_data(everyone: Sequence[Mapping[str, float]]) -> None:
-    """Warns where all ranks seem to have had the same batches: nobody has split the data."""
+    """Warns if all ranks seem to have had the same batches, as when the data is not split."""
     losses = {numbers.get("loss") for numbers in everyone}
     loss = losses.pop()
     # A loss that is next to 0, or no number, says nothing.

@@ -5,9 +5,9 @@
   that it was made for. Here the class has the function, and a table outside of all objects says
   for which of them it does something: a copy is not in the table, so it is as plain as if it had
   just been made.
-- `put_around_all`: those of every object of a class, where nobody has given tf_hvd one: an
-  optimizer that should have been wrapped, a `fit`, a layer (tf_hvd.keras.patches). Nothing is to
-  be plain there.
+- `put_around_all`: those of every object of a class, also of objects that were not given to tf_hvd:
+  an optimizer that should have been wrapped, a `fit`, a layer (tf_hvd.keras.patches). Copies need
+  not be plain there.
 
 Either calls one function with the object, the method, and its arguments. Callbacks of ours need
 neither: they are subclasses (tf_hvd.keras.keras_variants).

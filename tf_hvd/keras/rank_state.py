@@ -137,10 +137,10 @@ class RankStates:
         optimizer = getattr(model, "optimizer", None)
         # Ranks that have not agreed may find different files: with other counts of passes than the
         # rest, one would reduce at another batch.
-        alone = process_set is None and basics.is_initialized() and basics.size() > 1
+        agreed = process_set is not None or not basics.is_initialized() or basics.size() == 1
         self._snapshot = Snapshot(
             lambda: compat.random_states(model),
-            None if alone or optimizer is None else lambda: compat.aggregations_of(optimizer),
+            None if optimizer is None or not agreed else lambda: compat.aggregations_of(optimizer),
         )
         self._snapshot.follow(
             _PLACE, lambda: {**place.collect(model), "epoch": self._epoch}, place.take_up

@@ -91,7 +91,10 @@ class GradientSynchronizer:
 
     def shared(self, variables: Sequence[Any]) -> list[Any]:
         """Those of `variables` that must be equal on all ranks."""
-        return [v for v in variables if v not in self.local and not compat.has_own_values(v)]
+        return list(filter(self._is_shared, variables))
+
+    def _is_shared(self, variable: Any) -> bool:
+        return variable not in self.local and not compat.has_own_values(variable)
 
     @property
     def in_users_method(self) -> bool:
@@ -111,7 +114,7 @@ class GradientSynchronizer:
         if not self.in_users_method:
             return False
         pairs = zip(gradients, variables, strict=True)
-        shared = [g for g, v in pairs if not (v in self.local or compat.has_own_values(v))]
+        shared = [gradient for gradient, variable in pairs if self._is_shared(variable)]
         op, process_set = self._reducer.op, self.process_set
         if agreement.takes_part(process_set) and not self._given.holds(
             shared, op, process_set, self.name

@@ -196,7 +196,7 @@ class GradientAggregation:
 def reduce_if_complete(
     complete: Any, sums: Sequence[Any], reduce: Callable[[], Sequence[Any]]
 ) -> list[Any]:
-    """The reduced sums of a complete step; else the rank's own, which nobody applies."""
+    """The reduced sums of a complete step; else the rank's own, which are not applied."""
     known = [i for i, total in enumerate(sums) if total is not None]
 
     def reduced() -> list[Any]:

@@ -70,7 +70,7 @@ class Snapshot:
         return {name: collect() for name, (collect, _) in self._parts.items()}
 
     def restore(self, collected: Mapping[str, Any]) -> None:
-        """Takes parts back; those that nobody follows yet when somebody does."""
+        """Takes parts back; those that are not followed yet as soon as they are."""
         self._taken = dict(collected)
         for name in self._taken.keys() & self._parts.keys():
             self._parts[name][1](self._taken.pop(name))
