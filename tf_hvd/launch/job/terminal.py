@@ -1,5 +1,6 @@
 """What the ranks of a job and its MPI launcher print, made readable as one.
 
+For `tf_hvd run`, and for `tf_hvd.run` in a notebook (job_output.py).
 On standard error lines are marked with their rank once several ranks have spoken. A traceback is
 shown in one piece, and one that another rank has shown already is only told of. Log lines that
 several ranks print are shown once (log_lines.py). What MPI's launchers say at each failed job is
@@ -124,7 +125,7 @@ class Screen:
     def _speaker(self, who: int | None) -> _Speaker:
         if who not in self._speakers:
             self._speakers[who] = _Speaker(who)
-            self.marked = len(self._speakers.keys() - {None}) > 1
+            self.marked |= len(self._speakers.keys() - {None}) > 1
         return self._speakers[who]
 
     def tick(self, now: float) -> bool:
