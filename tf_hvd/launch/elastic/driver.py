@@ -40,7 +40,6 @@ _GONE = (
     "tf_hvd run: its commits were only in memory, and are lost; set TF_HVD_COMMIT_DIR=FOLDER to "
     "keep the last one on disk, so that the same command can go on from it"
 )
-_STANDBY = "TF_HVD_ELASTIC_STANDBY"  # a setting that went
 _ELASTIC_ALONE = {
     "max_np": "max-np",
     "reset_limit": "reset-limit",
@@ -313,8 +312,6 @@ def drive(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     Raises:
         UsageError: it cannot be started as asked.
     """
-    if environ.get(_STANDBY):
-        raise UsageError(f"{_STANDBY}: elastic jobs have no standby any more; unset it")
     try:
         commits = Commits(Parts())
         with signals.obeyed(), Home(commits) as home:
