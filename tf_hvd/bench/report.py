@@ -183,8 +183,6 @@ def _aligned(row: Sequence[str]) -> str:
 
 
 class AsJson(Report):
-    """One JSON object, at the end."""
-
     def __init__(self) -> None:
         self._document: dict[str, Any] = {"version": JSON_VERSION, "results": []}
 

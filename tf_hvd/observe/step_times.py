@@ -46,12 +46,10 @@ class RankStep:
 
     @property
     def transfer(self) -> int:
-        """Data moved, and nothing hid it."""
         return sum(until - since for since, until in self.moving_in)
 
     @property
     def waited(self) -> int:
-        """For all other ranks."""
         return sum(self.waiting.values())
 
     @property

@@ -54,7 +54,6 @@ class Discovery:
         return self._found
 
     def _ask(self) -> tuple[Host, ...]:
-        """Asks the script; raises as the class does."""
         asked = f"--host-discovery-script {self._script}"
         try:
             printed = self._printed()

@@ -59,7 +59,6 @@ class Job:
     cores: int = 1
     as_root: bool = False
     ssh: str = ""
-    """Arguments for ssh to other machines."""
     start: str = ""
     """The number of an elastic job's start; empty for another job."""
     output: str = ""

@@ -48,7 +48,6 @@ class Explanation:
     what: str
     where: str = ""
     cure: str = ""
-    """What to do, or where to look."""
     code: int = 0
     """The job's exit code; of a cause that has none of its own, 0 at first: the launcher's."""
     known: bool = True

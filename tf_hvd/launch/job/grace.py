@@ -69,7 +69,6 @@ class Grace:
         self._thread.join(_DONE)
 
     def text(self) -> str:
-        """The line for how it came out."""
         self._thread.join(_DONE)
         if self._killed:
             how = f"{ranks_text(self._killed)} had not ended yet and had to be killed"

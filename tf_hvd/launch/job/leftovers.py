@@ -57,7 +57,6 @@ class Traces:
         self._noted = []
 
     def close(self) -> None:
-        """The job is over."""
         os.close(self._told)
 
 

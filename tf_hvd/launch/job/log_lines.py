@@ -103,7 +103,6 @@ class LogLines:
         return bool(self._lines or self._late)
 
     def finish(self) -> None:
-        """Shows everything, and forgets it."""
         self._release(len(self._lines))
         self._tell()
         self._lines, self._shown = [], 0

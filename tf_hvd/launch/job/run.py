@@ -281,7 +281,6 @@ def _closing(
     session: Session,
     program: str,
 ) -> End:
-    """Says what is to be said at a start's end."""
     session.home.settle()
     _show_rest(ending, watch, session.home)
     if _is_ended_by_reader(ending, watch, session.home.lost):

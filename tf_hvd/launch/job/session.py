@@ -44,7 +44,6 @@ class Home(contextlib.AbstractContextManager["Home"]):
 
     def __init__(self, commits: Commits | None = None) -> None:
         self.job = f"tf_hvd-{secrets.token_hex(8)}"
-        """The job's name."""
         self.traces = Traces(self.job)  # forks
         self._commits = commits
         self.lost: dict[str, int] = {}
@@ -137,7 +136,6 @@ class Session(contextlib.AbstractContextManager["Session"]):
         self.home.serve()
 
     def hear(self, link: messages.Link, message: dict[str, Any], load: bytes) -> None:
-        """Takes what a rank of this machine says."""
         if message["do"] == contract.BEGINS:
             number = int(message["rank"])
             if message["process"] != messages.peer(link.socket)[0]:

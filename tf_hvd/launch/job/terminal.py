@@ -80,7 +80,6 @@ class Screen:
     """Puts pieces of output in order. For one thread."""
 
     write: Callable[[str], object]
-    """Shows a text."""
     banners: bool = False
     """Whether the launcher's paragraphs about a failed job are shown when they come."""
     labels: bool = True
@@ -271,7 +270,6 @@ class Screen:
             self._stands = None
 
     def _show_of(self, ranks: Sequence[int], line: str) -> None:
-        """Shows a line of several ranks, or of one."""
         self._end_line()
         self.write(f"{label(ranks) if self.marked else ''}{line}\n")
         self._bears_mark |= dict.fromkeys(ranks, self.marked)

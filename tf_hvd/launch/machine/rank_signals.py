@@ -72,7 +72,6 @@ class Ranks:
             time.sleep(_PAUSE)
 
     def _alive(self) -> set[int]:
-        """The programs that have not ended."""
         now = {pid: proc.stat(pid) for pid in self._programs}
         return {pid for pid, its in now.items() if its.alive and its.parent == self._programs[pid]}
 
