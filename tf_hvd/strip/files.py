@@ -14,24 +14,19 @@ import tensorflow as tf
 from tf_hvd.strip.errors import StripError
 
 _CHUNK = 1 << 24
-_REASONS: dict[type[Exception], str] = {
-    FileNotFoundError: "no such file or folder",
-    PermissionError: "permission denied",
-    tf.errors.NotFoundError: "no such file or folder",
-    tf.errors.PermissionDeniedError: "permission denied",
-    tf.errors.ResourceExhaustedError: "no space left",
-    tf.errors.AlreadyExistsError: "it exists already",
-    UnicodeDecodeError: "a name in it is not UTF-8",
-    UnicodeEncodeError: "a name in it is not UTF-8",
-}
-_CURES: dict[type[Exception], str] = {
-    PermissionError: "choose a path that you may use",
-    tf.errors.NotFoundError: "check the path, and that the folder it is in exists",
-    tf.errors.PermissionDeniedError: "choose a path that you may use",
-    tf.errors.ResourceExhaustedError: "free some space or choose another disk",
-    tf.errors.AlreadyExistsError: "remove it or choose another path",
-    UnicodeDecodeError: "rename what has it",
-    UnicodeEncodeError: "rename what has it",
+_CHECK = "check the path and the disk"
+_DENIED = "permission denied; choose a path that you may use"
+_NO_UTF_8 = "a name in it is not UTF-8; rename what has it"
+_SAID: dict[type[Exception], str] = {
+    FileNotFoundError: f"no such file or folder; {_CHECK}",
+    PermissionError: _DENIED,
+    tf.errors.NotFoundError: "no such file or folder; check the path, and that the folder it is in "
+    "exists",
+    tf.errors.PermissionDeniedError: _DENIED,
+    tf.errors.ResourceExhaustedError: "no space left; free some space or choose another disk",
+    tf.errors.AlreadyExistsError: "it exists already; remove it or choose another path",
+    UnicodeDecodeError: _NO_UTF_8,
+    UnicodeEncodeError: _NO_UTF_8,
 }
 
 Tick = Callable[[int], None]
@@ -44,9 +39,8 @@ def doing(words: str) -> Iterator[None]:
         yield
     except (tf.errors.OpError, OSError, UnicodeError) as error:  # the last: of names
         text = (getattr(error, "message", None) or str(error)).splitlines()[0]
-        reason = _REASONS.get(type(error), text)
-        cure = _CURES.get(type(error), "check the path and the disk")
-        raise StripError(f"cannot {words}: {reason}; {cure}") from None
+        said = _SAID.get(type(error), f"{text}; {_CHECK}")
+        raise StripError(f"cannot {words}: {said}") from None
 
 
 def read(path: str, tick: Callable[[int], Tick]) -> bytearray:

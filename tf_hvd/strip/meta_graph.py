@@ -213,15 +213,8 @@ def _tensors(info: Any) -> list[str]:
 
 def _parts(variable: Any) -> list[str]:
     """What importing a variable looks for besides the variable itself."""
-    return [
-        name
-        for name in (
-            variable.initializer_name,
-            variable.initial_value_name,
-            variable.snapshot_name,
-        )
-        if name
-    ]
+    names = (variable.initializer_name, variable.initial_value_name, variable.snapshot_name)
+    return [name for name in names if name]
 
 
 def _is_kept(graph: Graph, kept: bytearray, name: str) -> bool:

@@ -24,7 +24,7 @@ from tf_hvd.launch.job.environment import MPI_RANK_VARIABLES
 from tf_hvd.launch.job.job_state import JobState
 from tf_hvd.launch.job.leftovers import Traces
 from tf_hvd.launch.job.terminal import Terminal
-from tf_hvd.launch.machine import proc, rank
+from tf_hvd.launch.machine import keeper, proc, rank
 from tf_hvd.launch.machine.agent import Agent
 from tf_hvd.launch.machine.commits import Commits
 from tf_hvd.launch.machine.lines import write_all
@@ -156,14 +156,14 @@ class Session(contextlib.AbstractContextManager["Session"]):
     def rank_of(self, process: int) -> int | None:
         """The rank of this job that a process is of; none also of its keeper."""
         environ = proc.environment(process)
-        if environ.get(contract.JOB) != self.home.job or _is_starter(process):
+        if environ.get(contract.JOB) != self.home.job or rank.__file__ in proc.arguments(process):
             return None
         numbers = [environ.get(name, "") for name in MPI_RANK_VARIABLES]
         return next((int(number) for number in numbers if number.isdigit()), None)
 
     def is_keeper(self, process: int) -> bool:
         """Whether a process is the keeper of a rank of this job: it hands on what that has said."""
-        return _is_starter(process) and rank.is_of_job(proc.arguments(process), self.home.job)
+        return keeper.options_of(proc.arguments(process)).get("job") == self.home.job
 
     def _welcome(self, link: messages.Link, number: int) -> None:
         """Hands a rank its standard input and error, as far as they come from here."""
@@ -194,10 +194,6 @@ def new_folder() -> Path:
             f"no folder can be made in {where}: {error.strerror}; set TMPDIR to a folder that you "
             "can write to"
         ) from error
-
-
-def _is_starter(process: int) -> bool:
-    return rank.__file__ in proc.arguments(process)
 
 
 def _copy_terminal(to: int, over: threading.Event) -> None:

@@ -12,7 +12,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING or __package__:
@@ -27,11 +27,6 @@ else:  # as a file
 
 _NEVER_EXECUTED = 0x8  # MFD_NOEXEC_SEAL, Linux 6.3
 _NOT_FOUND, _NOT_RUNNABLE = 127, 126
-
-
-def is_of_job(words: Sequence[str], job: str) -> bool:
-    """Whether a process with this command line began as a rank of a job."""
-    return bool(job) and keeper.options_of(words).get("job") == job
 
 
 def open_recording() -> int | None:
