@@ -52,12 +52,7 @@ def compared(seconds: float, reference: float) -> str:
 
 
 def cells(measurement: Measurement, reference: float | None) -> tuple[str, ...]:
-    """A row of the table, without its last column.
-
-    Args:
-      measurement: what was measured.
-      reference: the seconds that REFERENCE took for this workload, if it did.
-    """
+    """A row of the table, without its last column; `reference`: the seconds of REFERENCE."""
     bus = measurement.bus_bandwidth
     is_reference = measurement.peer == REFERENCE
     return (

@@ -108,14 +108,7 @@ def beside(path: str) -> str:
 def strip_path(
     path: str, output: str, request: Request, progress: bool = False, copies: bool = True
 ) -> Report:
-    """As `strip_ops`, from path to path.
-
-    Args:
-      path: what is read.
-      output: what is written.
-      request: what for.
-      progress: whether to show how far it is.
-      copies: whether to write what needs no change.
+    """As `strip_ops`, from path to path. Without `copies`, what needs no change is not written.
 
     Raises:
       StripError: see `strip_ops`.

@@ -44,11 +44,7 @@ def doing(words: str) -> Iterator[None]:
 
 
 def read(path: str, tick: Callable[[int], Tick]) -> bytearray:
-    """All bytes of a file.
-
-    Args:
-      path: the file.
-      tick: takes their number, and returns what to call with how many were read.
+    """All bytes of a file. `tick` takes their number, and returns what is told how many were read.
 
     Raises:
       StripError: it cannot be read.

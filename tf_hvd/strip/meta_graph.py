@@ -34,17 +34,11 @@ _VARIABLES = frozenset(
 
 @dataclass
 class Request:
-    """What is asked for.
-
-    Attributes:
-      outputs: nodes or tensors to keep, with what they need; all if empty.
-      assume_single_process: outputs may change to what one process computes.
-      write: whether a result is wanted; if not, ops are only looked for.
-    """
-
     outputs: tuple[str, ...] = ()
+    """Nodes or tensors to keep, with what they need; all if empty."""
     assume_single_process: bool = False
     write: bool = True
+    """If not, ops are only looked for."""
 
 
 @dataclass

@@ -21,12 +21,7 @@ _FAILED = 1
 
 
 def add_command(commands: Any, start_words: Callable[[Sequence[str]], int]) -> None:
-    """Adds `bench` to the commands of the parser.
-
-    Args:
-        commands: the parser's.
-        start_words: does what a command line of `tf_hvd` says, and returns the exit code.
-    """
+    """`start_words` does what a command line of `tf_hvd` says, and returns the exit code."""
     parser = commands.add_parser(
         "bench",
         help="measure collectives beside raw MPI and the machine's limits",

@@ -136,11 +136,6 @@ def fixed_hosts(
 ) -> tuple[Host, ...]:
     """The hosts that a job without a script has; empty: this machine alone, which needs no name.
 
-    Args:
-        options: of `tf_hvd run`.
-        environ: its environment.
-        ranks: how many to begin with.
-
     Raises:
         UsageError: they cannot be read, are too few, or are not to be reached.
     """

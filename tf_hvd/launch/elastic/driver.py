@@ -79,12 +79,8 @@ class Driver:
     """One elastic job. Looks on while a start of it runs (`Beside`): whether hosts come or go.
 
     Args:
-        options: of `tf_hvd run`.
-        agents: of its hosts.
-        parts: of what its ranks have committed.
         start: makes a start on hosts, that somebody looks on at besides.
-        fixed: its hosts, where they stay.
-        discovery: finds its hosts; None: they stay.
+        discovery: finds its hosts; None: they are those that are `fixed`.
     """
 
     def __init__(
@@ -304,10 +300,6 @@ def _reach(options: argparse.Namespace, environ: Mapping[str, str]) -> Reach:
 
 def drive(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """Runs an elastic job; returns its exit code.
-
-    Args:
-        options: of `tf_hvd run`.
-        environ: to start it in.
 
     Raises:
         UsageError: it cannot be started as asked.

@@ -19,13 +19,8 @@ def options() -> list[str]:
 def start(command: Sequence[str], ranks: int = 0) -> tuple[subprocess.Popen[bytes], Reader]:
     """Starts a job, without input and in a session of its own: an interrupt is not for it.
 
-    Args:
-        command: of `tf_hvd run`.
-        ranks: see `LogLines`.
-
-    Returns:
-        Its process, and the reader that takes its output to the present `sys.stdout` and
-        `sys.stderr`.
+    Returns its process, and the reader that takes its output to the present `sys.stdout` and
+    `sys.stderr`.
     """
     in_cell, reader = _is_notebook(), Reader()
     pipes: list[int | None] = [None, None]

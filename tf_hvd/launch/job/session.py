@@ -37,9 +37,6 @@ class Home(contextlib.AbstractContextManager["Home"]):
     """What a job has on this machine for all of its starts. A context.
 
     The agent; the commits of an elastic job; and who clears what is left if this process is killed.
-
-    Args:
-        commits: what ranks of this machine commit in an elastic job.
     """
 
     def __init__(self, commits: Commits | None = None) -> None:
@@ -73,7 +70,6 @@ class Session(contextlib.AbstractContextManager["Session"]):
     """One start of a job. A context: at its end nothing of it is left.
 
     Args:
-        home: of the job.
         gives_input: whether rank 0 runs on this machine and gets its standard input.
         outer: the job that a rank of which started this one; empty if none did.
         terminal: reads the standard errors of this machine's ranks; None: they keep what they have.

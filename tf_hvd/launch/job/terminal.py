@@ -398,8 +398,7 @@ class Terminal(contextlib.AbstractContextManager["Terminal"]):
     def finish(self, in_time: bool = False) -> None:
         """Shows what has been written up to now, and reads no more.
 
-        Args:
-            in_time: whether to give up on a reader that takes nothing for some seconds.
+        With `in_time` it gives up on a reader that takes nothing for some seconds.
         """
         if self._threads[0].ident is not None:
             self._reader.stop()

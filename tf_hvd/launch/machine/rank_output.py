@@ -82,9 +82,7 @@ class RankOutput:
     def finish(self, may_go_on: Callable[[], bool], in_time: bool) -> None:
         """Hands on what was printed up to now, or all until the pipes end while `may_go_on()`.
 
-        Args:
-            may_go_on: see above.
-            in_time: whether to give up on a reader that takes nothing for some seconds.
+        With `in_time` it gives up on a reader that takes nothing for some seconds.
         """
         while self._thread.is_alive() and may_go_on():
             self._thread.join(_LOOK)

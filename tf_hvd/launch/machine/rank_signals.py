@@ -27,11 +27,7 @@ _PATIENCE, _PAUSE = 3.0, 0.02
 
 
 class Ranks:
-    """The ranks of one job that run on this machine by now. One thread at a time.
-
-    Args:
-        job: its name, by which its keepers are known.
-    """
+    """The ranks of one job that run on this machine by now. One thread at a time."""
 
     def __init__(self, job: str) -> None:
         there = proc.all_stats()
