@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
 from tf_hvd.strip.errors import StripError
+from tf_hvd.strip.progress import steps
 
 _CHUNK = 1 << 24
 _CHECK = "check the path and the disk"
@@ -29,8 +30,6 @@ _SAID: dict[type[Exception], str] = {
     UnicodeEncodeError: _NO_UTF_8,
 }
 
-Tick = Callable[[int], None]
-
 
 @contextlib.contextmanager
 def doing(words: str) -> Iterator[None]:
@@ -43,8 +42,8 @@ def doing(words: str) -> Iterator[None]:
         raise StripError(f"cannot {words}: {said}") from None
 
 
-def read(path: str, tick: Callable[[int], Tick]) -> bytearray:
-    """All bytes of a file. `tick` takes their number, and returns what is told how many were read.
+def read(path: str, progress: bool = False) -> bytearray:
+    """All bytes of a file.
 
     Raises:
       StripError: it cannot be read.
@@ -56,16 +55,12 @@ def read(path: str, tick: Callable[[int], Tick]) -> bytearray:
             )
         size = tf.io.gfile.stat(path).length
         result = bytearray(size)
-        advance = tick(size)
-        at = 0
         with memoryview(result) as view, tf.io.gfile.GFile(path, "rb") as file:
-            while at < size:
+            for at in steps(range(0, size, _CHUNK), "reading", size, progress):
                 chunk = file.read(min(_CHUNK, size - at))
-                if not chunk:
+                if len(chunk) < min(_CHUNK, size - at):
                     raise StripError(f"cannot read {path}: it ended early; save the graph again")
                 view[at : at + len(chunk)] = chunk
-                at += len(chunk)
-                advance(at)
     return result
 
 
@@ -95,7 +90,7 @@ def check_own(path: str) -> None:
         raise StripError(f"{path} is not a file; a model holds files and folders only: remove it")
 
 
-def write(path: str, chunks: Iterable[bytes | bytearray], advance: Tick) -> None:
+def write(path: str, chunks: Sequence[bytes | bytearray], progress: bool) -> None:
     """Writes a new file beside `path`, then gives it its name.
 
     Raises:
@@ -103,7 +98,7 @@ def write(path: str, chunks: Iterable[bytes | bytearray], advance: Tick) -> None
     """
     beside = _beside(path)
     with _removed_on_failure(beside, tf.io.gfile.remove), doing(f"write {path}"):
-        _fill(beside, chunks, advance)
+        _fill(beside, chunks, progress)
         tf.io.gfile.rename(beside, path)
 
 
@@ -128,14 +123,14 @@ def new_folder(path: str) -> Iterator[str]:
                 tf.io.gfile.rename(beside, path)
 
 
-def fill(path: str, chunks: Iterable[bytes | bytearray], advance: Tick) -> None:
+def fill(path: str, chunks: Sequence[bytes | bytearray], progress: bool) -> None:
     """Writes a file into a folder that `new_folder` made.
 
     Raises:
       StripError: it cannot be written.
     """
     with doing(f"write {path}"):
-        _fill(path, chunks, advance)
+        _fill(path, chunks, progress)
 
 
 def copy(source: str, target: str) -> None:
@@ -180,13 +175,10 @@ def _beside(path: str) -> str:
     return f"{folder}{slash}.tmp-{os.urandom(8).hex()}-{name}"
 
 
-def _fill(path: str, chunks: Iterable[bytes | bytearray], advance: Tick) -> None:
-    done = 0
+def _fill(path: str, chunks: Sequence[bytes | bytearray], progress: bool) -> None:
     with tf.io.gfile.GFile(path, "wb") as file:
-        for chunk in chunks:
+        for chunk in steps(chunks, "writing", sum(map(len, chunks)), progress):
             file.write(chunk)
-            done += len(chunk)
-            advance(done)
 
 
 @contextlib.contextmanager
