@@ -9,19 +9,12 @@ from __future__ import annotations
 import errno
 import os
 import select
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING or __package__:
-    from tf_hvd.core import files
-    from tf_hvd.launch.machine.lines import STANDARD, LineStream, Reader, Writer
-else:  # as a file
-    sys.path.append(os.path.join(os.path.dirname(__file__), "..", "..", "core"))
-    import files
-    from lines import STANDARD, LineStream, Reader, Writer
+from tf_hvd.core import files
+from tf_hvd.launch.machine.lines import STANDARD, LineStream, Reader, Writer
 
 STREAMS = {1: "stdout", 2: "stderr"}
 # In seconds: between two looks whether more is wanted, and for a reader that takes nothing.

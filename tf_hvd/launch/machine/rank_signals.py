@@ -7,20 +7,11 @@ which know the standard library alone. A keeper is the process that waits for a 
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING or __package__:
-    from tf_hvd.core import contract
-    from tf_hvd.launch.machine import keeper, proc
-else:  # as a file
-    sys.path.append(os.path.dirname(__file__))
-    import keeper
-    import proc
-    from keeper import contract
+from tf_hvd.core import contract
+from tf_hvd.launch.machine import keeper, proc
 
 # In seconds: until keepers that have nothing to wait for have ended, and between two looks.
 _PATIENCE, _PAUSE = 3.0, 0.02
