@@ -67,7 +67,6 @@ bool ParseAlone(const std::string& text, Config* config) {
 }
 
 bool ParseTimeline(const std::string& text, Config* config) {
-  if (!IsTimelineName(text)) return false;
   // Horovod's word for: not before start_timeline().
   config->timeline = text == "DYNAMIC" ? "" : text;
   return true;
@@ -266,18 +265,6 @@ constexpr Variable kVariables[] = {
      ParseAlone},
 };
 
-struct Removed {
-  const char* name;
-  const char* instead;
-};
-
-// Settings of earlier versions.
-constexpr Removed kRemoved[] = {
-    {"TF_HVD_CROSS",
-     "Unset it; allreduces between machines always go by messages, in a fixed "
-     "order"},
-};
-
 // Of NCCL, by its documentation: of algorithms, protocols, channels, and the
 // sizes of what is sent.
 constexpr const char* kNcclAlike[] = {
@@ -358,13 +345,6 @@ void ReadRecording(LaunchInfo* info) {
 
 Status ReadConfig(Config* config) {
   *config = Config();
-  for (const Removed& removed : kRemoved) {
-    const std::string text = Environment(removed.name);
-    if (text.empty()) continue;
-    return InvalidArgument(std::string(removed.name) + "=" + text +
-                           " in the environment: this setting was removed. " +
-                           removed.instead);
-  }
   for (const Variable& variable : kVariables) {
     const std::string text = Environment(variable.name);
     if (text.empty()) continue;
@@ -423,16 +403,6 @@ Status ReadLaunchInfo(LaunchInfo* info) {
     return ReadPair(count, "SLURM_PROCID", Family::kSlurm, info);
   }
   return Status::Ok();
-}
-
-bool IsTimelineName(const std::string& path) {
-  for (const std::string end : {".pftrace", ".perfetto-trace"}) {
-    if (path.size() >= end.size() &&
-        path.compare(path.size() - end.size(), end.size(), end) == 0) {
-      return false;
-    }
-  }
-  return true;
 }
 
 void PreferLibfabricInMpich() {

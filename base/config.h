@@ -57,9 +57,6 @@ Status ReadConfig(Config* config);
 // ever. What a machine alone is told, such as its networks, is none of them.
 std::string NcclSettings();
 
-// False for names that stand for Perfetto's packets: a timeline is JSON.
-bool IsTimelineName(const std::string& path);
-
 // What the launcher that started this process says, from its environment.
 struct LaunchInfo {
   enum class Family { kNone, kOpenMpi, kMpich, kSlurm };

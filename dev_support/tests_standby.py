@@ -76,13 +76,11 @@ def rank_module():
     package = importlib.util.find_spec("tf_hvd")
     if package is None:
         return None
-    launch = os.path.join(package.submodule_search_locations[0], "launch", "machine")
-    before, path = set(sys.modules), sys.path[:]
-    sys.path.append(launch)
+    before = set(sys.modules)
+    sys.modules.setdefault("tf_hvd", importlib.util.module_from_spec(package))
     try:
-        return importlib.import_module("rank")
+        return importlib.import_module("tf_hvd.launch.machine.rank")
     finally:
-        sys.path[:] = path
         for name in set(sys.modules) - before:
             del sys.modules[name]
 

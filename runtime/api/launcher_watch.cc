@@ -1,9 +1,9 @@
 #include "runtime/api/launcher_watch.h"
 
 #include <arpa/inet.h>
-#include <ifaddrs.h>
 #include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -59,24 +59,16 @@ void RemoveSegmentsOfMpi() {
   }
 }
 
-// Of IPv4 alone.
+// Of IPv4 alone: a socket takes an address of this machine only.
 bool IsOwnAddress(const std::string& address) {
-  in_addr wanted = {};
-  ifaddrs* all = nullptr;
-  if (inet_pton(AF_INET, address.c_str(), &wanted) != 1 ||
-      getifaddrs(&all) != 0) {
-    return false;
-  }
-  bool found = false;
-  for (const ifaddrs* one = all; one != nullptr && !found;
-       one = one->ifa_next) {
-    if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != AF_INET)
-      continue;
-    const auto* const own = reinterpret_cast<const sockaddr_in*>(one->ifa_addr);
-    found = own->sin_addr.s_addr == wanted.s_addr;
-  }
-  freeifaddrs(all);
-  return found;
+  sockaddr_in wanted = {};
+  wanted.sin_family = AF_INET;
+  if (inet_pton(AF_INET, address.c_str(), &wanted.sin_addr) != 1) return false;
+  const int probe = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  const auto* const place = reinterpret_cast<const sockaddr*>(&wanted);
+  const bool own = bind(probe, place, sizeof(wanted)) == 0;
+  close(probe);
+  return own;
 }
 
 // True if a process of this machine listens there. Nobody is connected to: srun

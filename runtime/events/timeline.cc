@@ -15,7 +15,6 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/config.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "runtime/events/rank_file.h"
@@ -97,12 +96,6 @@ Status Timeline::Start(const TimelineSettings& settings, TraceHead head,
                        const Recorder* recorder, PhaseLog* phases,
                        std::function<Clock()> clock,
                        std::unique_ptr<Timeline>* timeline) {
-  if (!IsTimelineName(settings.path)) {
-    return InvalidArgument("the timeline cannot be written to " +
-                           settings.path +
-                           ": it is JSON; name a .json file, which "
-                           "ui.perfetto.dev opens");
-  }
   const auto shared = std::make_shared<Shared>();
   shared->who = "rank " + std::to_string(head.rank) + " (" + head.host + ")";
   shared->path = RankFile(settings.path, head.rank);

@@ -84,11 +84,8 @@ def test_other_libraries_by_the_script_of_the_sources(call, environ):
         (["--operations", "allsum"], "unknown operation 'allsum'; choose from allreduce, "),
         (["--dtypes", "int4"], "unknown dtype 'int4'"),
         (["--peers", "nccl"], "unknown peer 'nccl'; choose from tf_hvd, "),
-        (["--peers", "tf_hvd,gloo"], "peer 'gloo' is gone: benchmarks/peers.py in tf_hvd's sour"),
-        (["--horovod", "folder"], "--horovod is gone: benchmarks/peers.py in tf_hvd's sources "),
         (["--gradients", "vgg17"], "unknown model 'vgg17'; choose from "),
         (["--plot", "a.jpeg"], "must end in .png or .svg"),
-        (["--html", "a.html"], "--html is gone: --plot FILE.svg draws the same pictures"),
     ],
 )
 def test_what_is_refused_before_a_job(call, words, said):

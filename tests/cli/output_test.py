@@ -1,4 +1,4 @@
-"""What ranks print, on its way out: whole lines with their rank, and what a cell makes of them."""
+"""What ranks print, on its way out: whole lines with their rank, and what cannot be written."""
 
 import errno
 import os
@@ -11,14 +11,11 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tf_hvd.core import contract
 from tf_hvd.launch.job import run
 from tf_hvd.launch.job.asked import Job
 from tf_hvd.launch.job.command_line import by_way_of_rank
-from tf_hvd.launch.job.job_output import Bar, Cell
 from tf_hvd.launch.job.signals import Ending
 from tf_hvd.launch.machine.lines import Writer, is_closed, lost_text
 from tf_hvd.launch.machine.rank_output import Copy
@@ -168,46 +165,6 @@ def test_signals_reach_a_single_rank_once(start, program):
     process.send_signal(signal.SIGTERM)
     assert list(said) == [f"[1,0]<stdout>: got {int(signal.SIGTERM)}\n"]
     assert process.wait(600) == 128 + signal.SIGTERM
-
-
-class Shown:
-    """A cell, and what it shows."""
-
-    def __init__(self):
-        self.text, self.bars = "", []
-
-        def display(text):
-            self.bars.append([text])
-            return self.bars[-1].append
-
-        self.cell = Cell(self.write, Bar(display))
-
-    def write(self, text):
-        self.text += text
-
-
-def test_a_cell_has_the_bar_of_rank_0_alone():
-    shown = Shown()
-    for rank in (0, 1):
-        label = f"[1,{rank}]<stdout>: "
-        shown.cell.take(f"{label}begin\n{label}1/2\r{label}2/2\r{label}2/2 done\n".encode())
-    shown.cell.take(b"")
-    assert shown.text == "[0] begin\n[0] 2/2 done\n[1] begin\n"
-    [bar] = shown.bars
-    assert bar[-1] == "2/2 done"
-
-
-def test_a_line_that_only_grows_is_no_bar():
-    shown = Shown()
-    for rank in (0, 1):
-        label = f"[1,{rank}]<stderr>: "
-        shown.cell.take(f"{label}load\r{label}loading\r{label}loading: done\n".encode())
-    shown.cell.take("the launcher: schlecht für".encode()[:-2])
-    shown.cell.take(b"")
-    assert shown.text == (
-        "[0] loading: done\n[1] loading: done\nthe launcher: schlecht f\N{REPLACEMENT CHARACTER}\n"
-    )
-    assert shown.bars == []
 
 
 FULL = "tf_hvd run: output was lost: standard output: No space left on device\n"
@@ -386,30 +343,3 @@ def test_a_file_that_others_do_not_wait_for_is_written_whole():
     assert writer.lost == {}
     os.close(read_end)
     os.close(write_end)
-
-
-EVENTS = st.lists(
-    st.tuples(
-        st.integers(0, 2),
-        st.sampled_from(["stdout", "stderr"]),
-        st.text("aä[1,0]<:> ", max_size=6),
-        st.sampled_from("\r\n"),
-    )
-)
-
-
-@given(EVENTS, st.lists(st.integers(1, 9)))
-def test_pieces_of_any_size_come_to_the_same(events, sizes):
-    data = "".join(f"[1,{rank}]<{name}>: {text}{end}" for rank, name, text, end in events).encode()
-    whole, cut = Shown(), Shown()
-    whole.cell.take(data)
-    whole.cell.take(b"")
-    for size in sizes:
-        cut.cell.take(data[:size])
-        data = data[size:]
-    cut.cell.take(data)
-    cut.cell.take(b"")
-    assert cut.text == whole.text
-    # No line that rank 0 ended is missing, and none comes twice.
-    mine = [text for rank, _, text, end in events if rank == 0 and end == "\n"]
-    assert [line[4:] for line in whole.text.split("\n") if line.startswith("[0] ")] == mine

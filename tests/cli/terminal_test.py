@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tf_hvd.launch.job.job_output import Bar, Cell
 from tf_hvd.launch.job.terminal import Screen, Terminal
 from tf_hvd.launch.machine.lines import Writer
 from tf_hvd.launch.machine.rank_output import Copy
@@ -332,19 +331,6 @@ def test_many_log_lines_are_not_remembered():
     assert shown.all().count("retry") == 1000
 
 
-def test_log_lines_in_a_cell():
-    texts = []
-    cell = Cell(texts.append, Bar(lambda _: texts.append), ranks=2)
-    for rank in (0, 1):
-        lines = "".join(f"[1,{rank}]<stderr>: {started(number, rank)}" for number in range(4))
-        cell.take(f"{lines}[1,{rank}]<stderr>: trained\n".encode())
-    cell.take(b"")
-    started_0 = "".join(f"[0] {line}" for line in START)
-    assert "".join(texts) == (
-        f"{started_0}[0] trained\n[1] the same 4 lines as rank 0's\n[1] trained\n"
-    )
-
-
 SPEECH = st.lists(
     st.tuples(st.integers(0, 2), st.sampled_from("abc.."), st.floats(0, 3)), max_size=40
 )
@@ -415,17 +401,17 @@ def on_screen(write, before=""):
     return lambda piece: screen.add(0, piece.decode(), 1.0)
 
 
-def in_cell(write, before=b""):
-    cell = Cell(write, Bar(lambda _: write))
-    cell.take(before)
-    return cell.take
+def from_launcher(write):
+    """Takes what a rank prints whose lines the launcher hands on, as in a notebook's cell."""
+    screen = Screen(write)
+    screen.add(None, "[1,0]<stderr>: ", 0.0)
+    return lambda piece: screen.add(None, piece.decode(), 1.0)
 
 
 USERS = {
     "screen": on_screen,
     "traceback": lambda write: on_screen(write, TRACEBACK % 0),
-    "cell": in_cell,
-    "label": lambda write: in_cell(write, b"[1,0]<stderr>: "),
+    "launcher": from_launcher,
     "rank": lambda write: Copy(1, "[1,0]<stdout>: ", None, timestamps=False).take,
 }
 

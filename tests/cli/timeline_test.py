@@ -157,13 +157,6 @@ def test_what_is_no_timeline(call, environ, tmp_path):
     assert "b.json: No such file or directory" in errors
 
 
-@pytest.mark.parametrize("name", ["trace.pftrace", "trace.perfetto-trace"])
-def test_only_json_is_written(call, environ, name):
-    code, _, errors = call("run", "-np", "2", "--timeline", name, "true", environ=environ)
-    assert code == 2
-    assert f"--timeline {name}: a timeline is JSON; name a .json file, which ui.perf" in errors
-
-
 def test_a_pipe_and_another_jobs_timeline_are_left_alone(call, environ, program, tmp_path):
     """Training goes on without. A pipe that nobody read let `init()` wait for ever."""
     os.mkfifo(tmp_path / "pipe.json")

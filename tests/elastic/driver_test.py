@@ -16,7 +16,7 @@ import pytest
 
 from tf_hvd.core import contract
 from tf_hvd.launch.elastic import discovery as elastic_discovery
-from tf_hvd.launch.elastic.driver import Driver, drive
+from tf_hvd.launch.elastic.driver import Driver
 from tf_hvd.launch.elastic.hosts import parse_discovered
 from tf_hvd.launch.errors import HostsError, UsageError
 from tf_hvd.launch.job import signals
@@ -406,11 +406,6 @@ def test_hosts_that_stay_have_too_few_slots():
     options = argparse.Namespace(hosts="localhost:1", hostfile=None)
     with pytest.raises(UsageError, match=r"-np 2 is more than the 1 slot of localhost:1; ask"):
         elastic_discovery.fixed_hosts(options, {}, 2)
-
-
-def test_the_setting_of_the_standby_is_refused():
-    with pytest.raises(UsageError, match=r"^TF_HVD_ELASTIC_STANDBY: .* unset it"):
-        drive(argparse.Namespace(), {"TF_HVD_ELASTIC_STANDBY": "off"})
 
 
 @pytest.mark.parametrize("line", ["hello world this is: nonsense", "localhost:two"])

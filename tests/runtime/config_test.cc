@@ -143,7 +143,6 @@ TEST(ConfigTest, BadValuesNameVariableAndValue) {
       {"TF_HVD_SPIN_MICROSECONDS", "10000001"},
       {"TF_HVD_RANKS_PER_NODE", "two"},
       {"TF_HVD_NODE_DATA", "tcp"},
-      {"HOROVOD_TIMELINE", "trace.pftrace"},
       {"HOROVOD_GPU_OPERATIONS", "DDL"},
       {"HOROVOD_GPU_ALLREDUCE", "nccl"},
   };
@@ -155,18 +154,6 @@ TEST(ConfigTest, BadValuesNameVariableAndValue) {
     EXPECT_NE(status.message().find(name + "=" + value), std::string::npos)
         << status.message();
   }
-}
-
-TEST(ConfigTest, RemovedSettingsAreRefusedByName) {
-  setenv("TF_HVD_CROSS", "mpi", 1);
-  Config config;
-  const Status status = ReadConfig(&config);
-  unsetenv("TF_HVD_CROSS");
-  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(status.message(),
-            "TF_HVD_CROSS=mpi in the environment: this setting was removed. "
-            "Unset it; allreduces between machines always go by messages, in a "
-            "fixed order");
 }
 
 TEST(ConfigTest, SpinsForTenSecondsAtMost) {

@@ -23,7 +23,6 @@ class Measurement:
     seconds: tuple[float, ...] = ()
     """Of a call, for each repetition: the slowest rank's."""
     missing: str | None = None
-    """Why there are none."""
     core_latencies: tuple[float, float] | None = None
     """The latency in microseconds between the ranks' cores, before and after all peers' turns;
     None if it is not known. Virtual machines move their cores."""

@@ -58,7 +58,6 @@ class SharedMemory:
         if rank == 0 and name:
             os.unlink(name)
         self.missing: str | None = next((reason for reason in reasons if reason), None)
-        """Why there is no such segment."""
         if self._segment and not self.missing:
             self._base = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(self._segment)))
 
@@ -162,9 +161,7 @@ class RawMpi:
     def __init__(self) -> None:
         path = _loaded_mpi()
         self.missing = None if path else "no MPI runs in this process"
-        """Why it cannot be called."""
         self.summed = frozenset({"float32", "float64"})
-        """The types that MPI knows how to add."""
         if path is None:
             return
         self._library = ctypes.CDLL(path)

@@ -16,11 +16,7 @@ _MILLI, _MICRO, _GIGA = 1e3, 1e6, 1e9
 
 
 def write(path: str, measurements: Sequence[Measurement]) -> None:
-    """Draws a row of panels for each operation, type and mode.
-
-    Args:
-      path: of a .png or .svg file, which is overwritten.
-      measurements: of all workloads.
+    """Draws a row of panels for each operation, type and mode into a .png or .svg file.
 
     Raises:
       BenchError: the file cannot be written.

@@ -25,12 +25,7 @@ def peers_of(names: Sequence[str], job: RunningJob) -> list[Peer]:
 
 
 def run(settings: Settings, job: RunningJob, others: Sequence[Peer] = ()) -> None:
-    """Measures, and reports on rank 0.
-
-    Args:
-      settings: the same on all ranks; checked.
-      job: the ranks.
-      others: peers beside those that `settings` names.
+    """Measures the peers that `settings` names, and `others`; reports on rank 0.
 
     Raises:
       BenchError: a result is wrong, a peer failed, or a report cannot be written.

@@ -52,12 +52,7 @@ def compared(seconds: float, reference: float) -> str:
 
 
 def cells(measurement: Measurement, reference: float | None) -> tuple[str, ...]:
-    """A row of the table, without its last column.
-
-    Args:
-      measurement: what was measured.
-      reference: the seconds that REFERENCE took for this workload, if it did.
-    """
+    """A row of the table, without its last column; `reference`: the seconds of REFERENCE."""
     bus = measurement.bus_bandwidth
     is_reference = measurement.peer == REFERENCE
     return (
@@ -183,8 +178,6 @@ def _aligned(row: Sequence[str]) -> str:
 
 
 class AsJson(Report):
-    """One JSON object, at the end."""
-
     def __init__(self) -> None:
         self._document: dict[str, Any] = {"version": JSON_VERSION, "results": []}
 

@@ -10,11 +10,8 @@ from tf_hvd.bench.workloads import Workload
 from tf_hvd.core import files
 
 PEERS = ("tf_hvd", "tf.identity", "mpi", "mpi in place", "sketch", "copy")
-LIBRARIES = ("tf.distribute", "gloo", "horovod")
-"""Peers of benchmarks/peers.py alone."""
 TRAININGS = ("keras", "tape")
 PLOTS = (".png", ".svg")
-OTHER_LIBRARIES = "benchmarks/peers.py in tf_hvd's sources measures other libraries"
 
 _SMALL_BYTES = 1 << 16
 _SMALL_CALLS = 20
@@ -81,8 +78,6 @@ class Settings:
             ("peer", self.peers, PEERS),
         ):
             for name in names:
-                if kind == "peer" and name in LIBRARIES:
-                    raise ValueError(f"peer {name!r} is gone: {OTHER_LIBRARIES}")
                 if name not in known:
                     raise ValueError(f"unknown {kind} {name!r}; choose from {', '.join(known)}")
         if not self.workloads(1) and (self.plot or not self.training):

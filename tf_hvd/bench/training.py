@@ -114,13 +114,7 @@ class StepTimes:
 
 
 def measure_steps(kind: str, plan: Plan, job: RunningJob) -> StepTimes:
-    """Times the three in turns, the same number of times.
-
-    Args:
-      kind: `keras` (train_on_batch) or `tape` (a tf.function of one's own).
-      plan: how often, before it is looked whether that was enough; its calls do not count.
-      job: the ranks.
-    """
+    """Times the three in turns, the same number of times. Calls of the plan do not count."""
     makers = {"keras": _keras_step, "tape": _tape_step}
     model = _model()
     weights = model.trainable_variables
@@ -143,12 +137,7 @@ def measure_steps(kind: str, plan: Plan, job: RunningJob) -> StepTimes:
 
 
 def repeated(times: StepTimes, measured: Callable[[], Mapping[str, Sequence[float]]]) -> StepTimes:
-    """Adds repetitions until the share is told by them, or they are too many.
-
-    Args:
-      times: without any.
-      measured: the seconds of some more, by the names of the fields; the same on all ranks.
-    """
+    """Adds repetitions, the same on all ranks, until they tell the share or are too many."""
     for _ in range(_MOST_ROUNDS):
         times = times.extended(measured())
         if times.is_told:

@@ -10,7 +10,6 @@ Shape = tuple[int, ...]
 
 OPERATIONS = tuple(OF_TENSORS)
 GROUPED = tuple(name for name, kind in OF_TENSORS.items() if kind.grouped)
-"""What has a grouped form."""
 MODES = ("eager", "function", "grouped")
 """One eager call for each tensor; all of them in a tf.function; one grouped call in a function."""
 ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}

@@ -4,7 +4,7 @@ A frame is the length of a text, the text (JSON, an object with `do`, and with `
 of the load), the load, and a newline: srun hands on whole lines. Over a socket files may go along.
 
 The standard library alone, and none of this package: what an isolated Python runs as a file loads
-it by its path.
+it.
 """
 
 from __future__ import annotations

@@ -18,8 +18,7 @@ def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False)
       mark_cycles: whether to mark when calls were put in order.
 
     Raises:
-      ValueError: before `init`; a timeline is being written; the file cannot be written to, or
-        is named `.pftrace`.
+      ValueError: before `init`; a timeline is being written; the file cannot be written to.
     """
     basics.rank()
     code, text = _native.start_timeline(os.fspath(file_path), mark_cycles)

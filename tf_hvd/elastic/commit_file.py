@@ -25,7 +25,6 @@ from dataclasses import dataclass
 import numpy as np
 
 COPIES = 3
-"""Files that are written in turns."""
 _MAGIC = b"tfhvdcmt"
 _VERSION = 2
 _HEADER = struct.Struct("<8sIqQQI")

@@ -44,9 +44,6 @@ class Writer:
     """Writes this rank's commits. Its thread ends with the process.
 
     Args:
-        store: of this machine.
-        rank: this one,
-        ranks: of so many.
         place: which of the ranks that write a file into this store; None: it writes none.
         restored: the commit that the job goes on from; 0: from none.
         folder: gets some commits, besides.
@@ -87,10 +84,7 @@ class Writer:
     def commit(self, number: int, contents: Contents, last: bool = False) -> None:
         """Has a commit written; waits for the one before, and raises what `flush` does.
 
-        Args:
-            number: of the commit.
-            contents: what it is made of.
-            last: whether this start makes no more: it goes to the folder then.
+        The last one of a start goes to the folder as well.
         """
         self.flush()
         changed = {}

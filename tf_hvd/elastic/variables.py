@@ -31,8 +31,6 @@ def named(variables: Sequence[Any]) -> dict[str, Any]:
 
 
 class Reader:
-    """Reads variables, by the session of a v1 graph, or eagerly without one."""
-
     def __init__(self, session: Any = None) -> None:
         self._session = session
         self._key: tuple[int, ...] = ()

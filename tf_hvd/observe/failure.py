@@ -45,13 +45,10 @@ class Row:
     order: int
     """Among the calls of its process set; 0: it has none yet."""
     ranks: dict[str, list[int]]
-    """Those of each state."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What went wrong among the ranks' calls."""
-
     sentence: str
     ranks: tuple[int, ...] = ()
     """Whose doing it was; empty if nobody's."""
@@ -124,8 +121,6 @@ def explain(
 
 
 class _Job:
-    """The ranks' calls beside each other."""
-
     def __init__(
         self,
         recordings: Sequence[Recording],

@@ -213,7 +213,6 @@ class Recording:
     failed_call: int
     """The number of the last call that failed for another reason; 0: none did."""
     failed: str
-    """With what."""
     made: int
     """How many calls the rank has made, of which the last are here."""
     calls: tuple[Call, ...]

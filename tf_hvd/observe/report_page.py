@@ -55,12 +55,6 @@ circle { fill: var(--compute); opacity: .75; } line { stroke: var(--line); }
 
 
 def page(report: Report, title: str = "Timeline") -> str:
-    """The page.
-
-    Args:
-      report: of the job.
-      title: of the page; the file's name, for one.
-    """
     body = [f"<h1>{escape(title)}</h1>", f'<p class="faint">{escape(summary(report))}</p>']
     body.append(f'<p class="advice">{escape(report.advice)}</p>')
     body += [f'<p class="faint">{escape(note)}</p>' for note in notes(report)]

@@ -46,12 +46,10 @@ class RankStep:
 
     @property
     def transfer(self) -> int:
-        """Data moved, and nothing hid it."""
         return sum(until - since for since, until in self.moving_in)
 
     @property
     def waited(self) -> int:
-        """For all other ranks."""
         return sum(self.waiting.values())
 
     @property
@@ -102,11 +100,7 @@ class Steps:
 
 
 def analyse(traces: Sequence[Trace]) -> Steps:
-    """Finds the steps of the largest group of ranks that make any together.
-
-    Args:
-      traces: of ranks of one job.
-    """
+    """Finds the steps of the largest group of ranks of one job that make any together."""
     calls = {trace.rank: calls_of(trace) for trace in traces}
     found = Steps([], calls, _last_ones(calls))
     callers: dict[Key, set[int]] = {}
@@ -141,12 +135,7 @@ def _steps(
 def of_one_job(one: Trace, its: Mapping[Key, Call], other: Trace) -> bool:
     """False if two ranks' timelines cannot be of the same job.
 
-    No rank has the result of a call before all ranks have made it.
-
-    Args:
-      one: a rank's.
-      its: calls_of that one.
-      other: another rank's.
+    No rank has the result of a call before all ranks have made it. `its` is `calls_of(one)`.
     """
     if one.size != other.size:
         return False

@@ -46,7 +46,6 @@ class Span:
     end: int
     values: dict[str, Any] = field(default_factory=dict)
     parts: list[Span] = field(default_factory=list)
-    """What it holds."""
 
 
 @dataclass
@@ -56,7 +55,6 @@ class Trace:
     host: str = ""
     process: int = 0
     file: str = ""
-    """The one in which it was found."""
     spans: dict[str, list[Span]] = field(default_factory=dict)
     """By the name of their track, in the order of their beginnings."""
     counters: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
@@ -84,7 +82,6 @@ class Trace:
 
     @property
     def dropped(self) -> int:
-        """Events that found no room."""
         return sum(value for _, value in self.counters.get("events dropped", [])[-1:])
 
     @property

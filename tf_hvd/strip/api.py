@@ -11,7 +11,7 @@ import tensorflow as tf
 from tf_hvd.strip import files, formats
 from tf_hvd.strip.errors import StripError
 from tf_hvd.strip.meta_graph import Report, Request
-from tf_hvd.strip.progress import Bars
+from tf_hvd.strip.progress import steps
 
 _SAVED_MODEL = "saved_model"
 _CHUNKED = "saved_model.cpb"
@@ -82,12 +82,8 @@ def find_ops(path: str, progress: bool = False) -> Report:
     Raises:
       StripError: it cannot be read.
     """
-    request, report = Request(write=False), Report()
-    bars = Bars(progress)
-    try:
-        _stripped(_graph_file(path), request, report, bars)
-    finally:
-        bars.close()
+    report = Report()
+    _stripped(_graph_file(path), Request(write=False), report, progress)
     return report
 
 
@@ -108,14 +104,7 @@ def beside(path: str) -> str:
 def strip_path(
     path: str, output: str, request: Request, progress: bool = False, copies: bool = True
 ) -> Report:
-    """As `strip_ops`, from path to path.
-
-    Args:
-      path: what is read.
-      output: what is written.
-      request: what for.
-      progress: whether to show how far it is.
-      copies: whether to write what needs no change.
+    """As `strip_ops`, from path to path. Without `copies`, what needs no change is not written.
 
     Raises:
       StripError: see `strip_ops`.
@@ -123,43 +112,36 @@ def strip_path(
     files.check_new(output)
     source = _graph_file(path)
     report = Report()
-    bars = Bars(progress)
-    try:
-        parts, kind, was_text = _stripped(source, request, report, bars)
-        if not copies and not report.found and not request.outputs:
-            return report
-        to_text = output.endswith(_TEXT_SUFFIXES) and source == path and not report.of_keras
-        if not report.found and not request.outputs and was_text == to_text:
-            # As it is: protobuf may write equal messages in other bytes.
-            parts = [files.read(source, lambda _: lambda _: None)]
-        elif to_text:
-            parts = [formats.to_text(b"".join(parts), kind)]
-        advance = bars.step("writing", sum(map(len, parts)))
-        if source == path:
-            files.write(output, parts, advance)
-            return report
-        _write_saved_model(path, output, parts, advance, bars)
-    finally:
-        bars.close()
+    parts, kind, was_text = _stripped(source, request, report, progress)
+    if not copies and not report.found and not request.outputs:
+        return report
+    to_text = output.endswith(_TEXT_SUFFIXES) and source == path and not report.of_keras
+    if not report.found and not request.outputs and was_text == to_text:
+        # As it is: protobuf may write equal messages in other bytes.
+        parts = [files.read(source)]
+    elif to_text:
+        parts = [formats.to_text(b"".join(parts), kind)]
+    if source == path:
+        files.write(output, parts, progress)
+    else:
+        _write_saved_model(path, output, parts, progress)
     return report
 
 
 def _write_saved_model(
-    path: str, output: str, parts: Sequence[bytes | bytearray], advance: files.Tick, bars: Bars
+    path: str, output: str, parts: Sequence[bytes | bytearray], progress: bool
 ) -> None:
     others = [
         (name, length)
         for name, length in files.tree(path)
         if name not in (_FINGERPRINT, f"{_SAVED_MODEL}.pb", f"{_SAVED_MODEL}.pbtxt")
     ]
-    copied, copying = 0, bars.step("copying", sum(length for _, length in others))
+    size = sum(length for _, length in others)
     with files.new_folder(output) as folder:
-        for name, length in others:
+        for name, _ in steps(others, "copying", size, progress):
             files.copy(tf.io.gfile.join(path, name), tf.io.gfile.join(folder, name))
-            copied += length
-            copying(copied)
         # Last: without it, this is no SavedModel.
-        files.fill(tf.io.gfile.join(folder, f"{_SAVED_MODEL}.pb"), parts, advance)
+        files.fill(tf.io.gfile.join(folder, f"{_SAVED_MODEL}.pb"), parts, progress)
 
 
 def _graph_file(path: str) -> str:
@@ -188,13 +170,13 @@ def _graph_file(path: str) -> str:
 
 
 def _stripped(
-    source: str, request: Request, report: Report, bars: Bars
+    source: str, request: Request, report: Report, progress: bool
 ) -> tuple[Sequence[bytes | bytearray], str, bool]:
     """What is to be written, in parts; its kind, and whether the source is a text.
 
     Nothing, of no kind, for a file of Keras' own.
     """
-    data = files.read(source, lambda size: bars.step("reading", size))
+    data = files.read(source, progress)
     report.of_keras = not request.outputs and formats.is_of_keras(data)
     if report.of_keras:
         return [], "", False

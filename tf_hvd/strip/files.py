@@ -7,34 +7,28 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
 from tf_hvd.strip.errors import StripError
+from tf_hvd.strip.progress import steps
 
 _CHUNK = 1 << 24
-_REASONS: dict[type[Exception], str] = {
-    FileNotFoundError: "no such file or folder",
-    PermissionError: "permission denied",
-    tf.errors.NotFoundError: "no such file or folder",
-    tf.errors.PermissionDeniedError: "permission denied",
-    tf.errors.ResourceExhaustedError: "no space left",
-    tf.errors.AlreadyExistsError: "it exists already",
-    UnicodeDecodeError: "a name in it is not UTF-8",
-    UnicodeEncodeError: "a name in it is not UTF-8",
+_CHECK = "check the path and the disk"
+_DENIED = "permission denied; choose a path that you may use"
+_NO_UTF_8 = "a name in it is not UTF-8; rename what has it"
+_SAID: dict[type[Exception], str] = {
+    FileNotFoundError: f"no such file or folder; {_CHECK}",
+    PermissionError: _DENIED,
+    tf.errors.NotFoundError: "no such file or folder; check the path, and that the folder it is in "
+    "exists",
+    tf.errors.PermissionDeniedError: _DENIED,
+    tf.errors.ResourceExhaustedError: "no space left; free some space or choose another disk",
+    tf.errors.AlreadyExistsError: "it exists already; remove it or choose another path",
+    UnicodeDecodeError: _NO_UTF_8,
+    UnicodeEncodeError: _NO_UTF_8,
 }
-_CURES: dict[type[Exception], str] = {
-    PermissionError: "choose a path that you may use",
-    tf.errors.NotFoundError: "check the path, and that the folder it is in exists",
-    tf.errors.PermissionDeniedError: "choose a path that you may use",
-    tf.errors.ResourceExhaustedError: "free some space or choose another disk",
-    tf.errors.AlreadyExistsError: "remove it or choose another path",
-    UnicodeDecodeError: "rename what has it",
-    UnicodeEncodeError: "rename what has it",
-}
-
-Tick = Callable[[int], None]
 
 
 @contextlib.contextmanager
@@ -44,17 +38,12 @@ def doing(words: str) -> Iterator[None]:
         yield
     except (tf.errors.OpError, OSError, UnicodeError) as error:  # the last: of names
         text = (getattr(error, "message", None) or str(error)).splitlines()[0]
-        reason = _REASONS.get(type(error), text)
-        cure = _CURES.get(type(error), "check the path and the disk")
-        raise StripError(f"cannot {words}: {reason}; {cure}") from None
+        said = _SAID.get(type(error), f"{text}; {_CHECK}")
+        raise StripError(f"cannot {words}: {said}") from None
 
 
-def read(path: str, tick: Callable[[int], Tick]) -> bytearray:
+def read(path: str, progress: bool = False) -> bytearray:
     """All bytes of a file.
-
-    Args:
-      path: the file.
-      tick: takes their number, and returns what to call with how many were read.
 
     Raises:
       StripError: it cannot be read.
@@ -66,16 +55,12 @@ def read(path: str, tick: Callable[[int], Tick]) -> bytearray:
             )
         size = tf.io.gfile.stat(path).length
         result = bytearray(size)
-        advance = tick(size)
-        at = 0
         with memoryview(result) as view, tf.io.gfile.GFile(path, "rb") as file:
-            while at < size:
+            for at in steps(range(0, size, _CHUNK), "reading", size, progress):
                 chunk = file.read(min(_CHUNK, size - at))
-                if not chunk:
+                if len(chunk) < min(_CHUNK, size - at):
                     raise StripError(f"cannot read {path}: it ended early; save the graph again")
                 view[at : at + len(chunk)] = chunk
-                at += len(chunk)
-                advance(at)
     return result
 
 
@@ -105,7 +90,7 @@ def check_own(path: str) -> None:
         raise StripError(f"{path} is not a file; a model holds files and folders only: remove it")
 
 
-def write(path: str, chunks: Iterable[bytes | bytearray], advance: Tick) -> None:
+def write(path: str, chunks: Sequence[bytes | bytearray], progress: bool) -> None:
     """Writes a new file beside `path`, then gives it its name.
 
     Raises:
@@ -113,7 +98,7 @@ def write(path: str, chunks: Iterable[bytes | bytearray], advance: Tick) -> None
     """
     beside = _beside(path)
     with _removed_on_failure(beside, tf.io.gfile.remove), doing(f"write {path}"):
-        _fill(beside, chunks, advance)
+        _fill(beside, chunks, progress)
         tf.io.gfile.rename(beside, path)
 
 
@@ -138,14 +123,14 @@ def new_folder(path: str) -> Iterator[str]:
                 tf.io.gfile.rename(beside, path)
 
 
-def fill(path: str, chunks: Iterable[bytes | bytearray], advance: Tick) -> None:
+def fill(path: str, chunks: Sequence[bytes | bytearray], progress: bool) -> None:
     """Writes a file into a folder that `new_folder` made.
 
     Raises:
       StripError: it cannot be written.
     """
     with doing(f"write {path}"):
-        _fill(path, chunks, advance)
+        _fill(path, chunks, progress)
 
 
 def copy(source: str, target: str) -> None:
@@ -190,13 +175,10 @@ def _beside(path: str) -> str:
     return f"{folder}{slash}.tmp-{os.urandom(8).hex()}-{name}"
 
 
-def _fill(path: str, chunks: Iterable[bytes | bytearray], advance: Tick) -> None:
-    done = 0
+def _fill(path: str, chunks: Sequence[bytes | bytearray], progress: bool) -> None:
     with tf.io.gfile.GFile(path, "wb") as file:
-        for chunk in chunks:
+        for chunk in steps(chunks, "writing", sum(map(len, chunks)), progress):
             file.write(chunk)
-            done += len(chunk)
-            advance(done)
 
 
 @contextlib.contextmanager

@@ -69,11 +69,7 @@ def from_text(data: bytes | bytearray, kind: str) -> Any:
 
 
 def from_binary(data: bytes | bytearray, kind: str | None) -> tuple[Any, str]:
-    """The message that was serialized, and its kind.
-
-    Args:
-      data: its bytes.
-      kind: what it must be, None if that is not known.
+    """The message that was serialized, and its kind; `kind` is None where it is not known.
 
     Raises:
       StripError: it is none of these kinds, or damaged.

@@ -18,18 +18,12 @@ from tf_hvd.strip.rules import RULES, Meaning, meaning_of, rewrite, rule_of
 
 @dataclass(frozen=True)
 class Found:
-    """An op of tf_hvd or Horovod in a graph.
-
-    Attributes:
-      op: the op's type.
-      node: the node's name.
-      function: the function that it is in; empty for the graph itself.
-      meaning: what its value tells of the job.
-    """
+    """An op of tf_hvd or Horovod in a graph."""
 
     op: str
     node: str
     function: str
+    """In which it is; empty for the graph itself."""
     meaning: Meaning
 
     def __str__(self) -> str:
@@ -90,12 +84,7 @@ class Graph:
         return self.message.node[place]
 
     def reached(self, roots: Iterable[int], control: bool) -> bytearray:
-        """For each node 1 if the roots' values need it, else 0.
-
-        Args:
-          roots: numbers of nodes.
-          control: follow control edges too.
-        """
+        """For each node 1 if the roots' values need it, with `control` also by control edges."""
         seen = bytearray(len(self))
         waiting = list(roots)
         for place in waiting:
@@ -121,11 +110,7 @@ class Graph:
         return new_name
 
     def rewritten(self, kept: bytearray | None = None) -> Iterator[Any]:
-        """The nodes without ops of ours, in their order; changes those of the message.
-
-        Args:
-          kept: as `reached` gives it, the nodes to keep; by default all.
-        """
+        """The nodes without ops of ours, in their order; changes those of the message."""
         replaced, moved = self._replacements(kept)
         for place, old in enumerate(self.message.node):
             if kept is not None and not kept[place]:

@@ -34,17 +34,11 @@ _VARIABLES = frozenset(
 
 @dataclass
 class Request:
-    """What is asked for.
-
-    Attributes:
-      outputs: nodes or tensors to keep, with what they need; all if empty.
-      assume_single_process: outputs may change to what one process computes.
-      write: whether a result is wanted; if not, ops are only looked for.
-    """
-
     outputs: tuple[str, ...] = ()
+    """Nodes or tensors to keep, with what they need; all if empty."""
     assume_single_process: bool = False
     write: bool = True
+    """If not, ops are only looked for."""
 
 
 @dataclass
@@ -213,15 +207,8 @@ def _tensors(info: Any) -> list[str]:
 
 def _parts(variable: Any) -> list[str]:
     """What importing a variable looks for besides the variable itself."""
-    return [
-        name
-        for name in (
-            variable.initializer_name,
-            variable.initial_value_name,
-            variable.snapshot_name,
-        )
-        if name
-    ]
+    names = (variable.initializer_name, variable.initial_value_name, variable.snapshot_name)
+    return [name for name in names if name]
 
 
 def _is_kept(graph: Graph, kept: bytearray, name: str) -> bool:

@@ -72,12 +72,7 @@ def check_consent(
 ) -> None:
     """Refuses to change what the outputs mean, unless that is wanted.
 
-    Args:
-      graph: the graph.
-      library: its functions.
-      places: the nodes that are known as outputs.
-      functions: functions whose results are outputs. With neither, every node may be one.
-      assume_single_process: that is wanted.
+    Outputs are the nodes at `places` and the results of `functions`; with neither, any node.
 
     Raises:
       StripError: an output depends on what other processes computed.

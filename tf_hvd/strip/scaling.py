@@ -20,14 +20,7 @@ _PARTS = {tf.complex64: tf.float32, tf.complex128: tf.float64}
 
 
 def scaled(build: Builder, tensor: str, dtype: tf.DType, factors: tuple[float, float]) -> str:
-    """The edge that carries `tensor`, scaled by both factors in turn.
-
-    Args:
-      build: takes the nodes that are needed.
-      tensor: the edge to scale.
-      dtype: its type.
-      factors: the factor before and the factor after the reduction.
-    """
+    """The edge that carries `tensor`, scaled by the factors before and after the reduction."""
     wanted = [factor for factor in factors if factor != 1.0]
     if not wanted or dtype == tf.bool:
         return tensor

@@ -23,12 +23,7 @@ class Peer(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self, workload: Workload, inputs: list[np.ndarray]) -> str | None:
-        """Gets ready for `run`; why this cannot be done, if so.
-
-        Args:
-          workload: what to do.
-          inputs: what this rank gives; not to be written to.
-        """
+        """Gets ready for `run`; why this cannot be done, if so. `inputs` are not written to."""
 
     @abc.abstractmethod
     def run(self) -> Any:
@@ -38,12 +33,7 @@ class Peer(abc.ABC):
         raise NotImplementedError
 
     def check(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> int | None:
-        """Runs once; the number of a tensor that came out wrong, if one did.
-
-        Args:
-          inputs: as `prepare` got them.
-          outputs: what the operation makes of them.
-        """
+        """Runs once; the number of a tensor that came out wrong, if one did."""
         wanted = outputs if self.is_collective else inputs
         for number, (value, right) in enumerate(zip(self.results(), wanted, strict=True)):
             if value.shape != right.shape or not np.array_equal(value, right):

@@ -7,10 +7,10 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import tf_hvd_command
-from tf_hvd.bench.settings import OTHER_LIBRARIES, TRAININGS, Plan, Settings
+from tf_hvd.bench.settings import TRAININGS, Plan, Settings
 from tf_hvd.bench.workloads import MODES, OPERATIONS
 from tf_hvd.launch.commands.argument_types import rank_count, whole
 from tf_hvd.launch.errors import UsageError
@@ -21,12 +21,7 @@ _FAILED = 1
 
 
 def add_command(commands: Any, start_words: Callable[[Sequence[str]], int]) -> None:
-    """Adds `bench` to the commands of the parser.
-
-    Args:
-        commands: the parser's.
-        start_words: does what a command line of `tf_hvd` says, and returns the exit code.
-    """
+    """`start_words` does what a command line of `tf_hvd` says, and returns the exit code."""
     parser = commands.add_parser(
         "bench",
         help="measure collectives beside raw MPI and the machine's limits",
@@ -43,19 +38,7 @@ def add_command(commands: Any, start_words: Callable[[Sequence[str]], int]) -> N
     job.add_argument("--verbose", action="store_true", help="print the launcher's command line")
     job.add_argument(_IN_JOB, action="store_true", help=argparse.SUPPRESS)
     add_options(parser)
-    parser.add_argument("--horovod", action=_Gone, const=OTHER_LIBRARIES)
-    parser.add_argument("--html", action=_Gone, const="--plot FILE.svg draws the same pictures")
     parser.set_defaults(start=_start, parser=parser, start_words=start_words)
-
-
-class _Gone(argparse.Action):
-    """An option of an earlier version; `const` says what to do instead."""
-
-    def __init__(self, **given: Any) -> None:
-        super().__init__(nargs="?", help=argparse.SUPPRESS, **given)
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        parser.error(f"{self.option_strings[0]} is gone: {self.const}")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

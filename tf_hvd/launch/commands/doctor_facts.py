@@ -8,32 +8,23 @@ own words go to the standard error.
 from __future__ import annotations
 
 import functools
-import importlib
 import json
 import os
 import re
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
 
 
-def _tensorflow() -> Any:
-    return importlib.import_module("tensorflow")
-
-
 def _native() -> Any:
-    importlib.import_module("tf_hvd")
-    return importlib.import_module("tf_hvd.core._native")
-
-
-def _basics() -> Any:
-    return importlib.import_module("tf_hvd.core.basics")
+    return import_module("tf_hvd.core._native")
 
 
 def _settings() -> Any:
     native = _native()
-    config = importlib.import_module("tf_hvd.core.config")
+    config = import_module("tf_hvd.core.config")
     error = native.settings_error()
     try:
         config.equal_settings()
@@ -44,13 +35,17 @@ def _settings() -> Any:
 
 
 def _mpi() -> Any:
-    candidates = _basics().mpi_candidates()
+    candidates = import_module("tf_hvd.core.basics").mpi_candidates()
     code, path, version, error = _native().find_mpi(candidates)
     return {"error": error if code else "", "path": path, "version": version}
 
 
+def _gpu() -> Any:
+    return _native().gpu_report(import_module("tf_hvd.core.basics").nccl_candidates())
+
+
 def _tensorflow_gpus() -> Any:
-    tf = _tensorflow()
+    tf = import_module("tensorflow")
     return {
         "built_with_cuda": tf.test.is_built_with_cuda(),
         "count": len(tf.config.list_physical_devices("GPU")),
@@ -58,18 +53,17 @@ def _tensorflow_gpus() -> Any:
 
 
 def _shared_bytes(ranks: int) -> Any:
-    """Of /dev/shm that so many ranks take, besides MPI's own."""
     return int(_native().library.tf_hvd_shared_bytes(ranks))
 
 
 def _first_cores() -> Any:
     """The first two cores, as launchers count them, and the latency between them in us."""
     cores = sorted(os.sched_getaffinity(0))
-    siblings = importlib.import_module("tf_hvd.launch.machine.proc").siblings
+    siblings = import_module("tf_hvd.launch.machine.proc").siblings
     others = [core for core in cores[1:] if siblings(core) != siblings(cores[0])]
     if not others:
         return None
-    latency = importlib.import_module("tf_hvd.bench.native").core_latency(cores[0], others[0])
+    latency = import_module("tf_hvd.bench.native").core_latency(cores[0], others[0])
     return None if latency is None else [cores[0], others[0], latency]
 
 
@@ -92,7 +86,7 @@ def main(cores: int) -> None:
     """Asks one after the other, what may hang last; the first two are needed for the others."""
     facts = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    if not _answer(facts, "tensorflow", lambda: _tensorflow().__version__):
+    if not _answer(facts, "tensorflow", lambda: import_module("tensorflow").__version__):
         return
     if not _answer(facts, "native", lambda: str(_native().DIRECTORY)):
         return
@@ -101,7 +95,7 @@ def main(cores: int) -> None:
         _answer(facts, f"shared_bytes_{ranks}", functools.partial(_shared_bytes, ranks))
     _answer(facts, "first_cores", _first_cores)
     _answer(facts, "mpi", _mpi)
-    _answer(facts, "gpu", lambda: _native().gpu_report(_basics().nccl_candidates()))
+    _answer(facts, "gpu", _gpu)
     _answer(facts, "tensorflow_gpus", _tensorflow_gpus)
 
 

@@ -42,7 +42,6 @@ class Surroundings:
     """The minor versions of TensorFlow that the wheel has a library for."""
     python: str
     tensorflow: Mapping[str, str]
-    """The installed distributions of TensorFlow, and their versions."""
     launcher: Launcher | None
     no_launcher: str
     launcher_version: str
@@ -51,9 +50,7 @@ class Surroundings:
     """Bytes of /dev/shm; None if there is none."""
     environ: Mapping[str, str]
     no_folder: str = ""
-    """Why a job can have no folder for its temporary files."""
     nccl_wheels: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """The installed distributions of NCCL, and their versions."""
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     ended: str = ""
     """How the process that finds facts ended, if it did not end well."""
@@ -79,7 +76,6 @@ def stops_a_job(lines: Sequence[Finding]) -> bool:
 
 
 def _error(found: Surroundings, name: str) -> str:
-    """Why a fact is not there."""
     asked = found.facts.get("asking") == name
     return str(found.facts.get(f"{name} failed") or (found.ended if asked else ""))
 

@@ -16,11 +16,8 @@ class Agents:
     """Those of all hosts that a job has had.
 
     Args:
-        job: its name.
-        commits: what is kept of them on this machine.
         reach: makes of a host's name and a command what runs it there.
         is_here: whether a name is this machine's.
-        python: the interpreter on other machines.
     """
 
     def __init__(

@@ -54,7 +54,6 @@ class Discovery:
         return self._found
 
     def _ask(self) -> tuple[Host, ...]:
-        """Asks the script; raises as the class does."""
         asked = f"--host-discovery-script {self._script}"
         try:
             printed = self._printed()
@@ -136,11 +135,6 @@ def fixed_hosts(
     options: argparse.Namespace, environ: Mapping[str, str], ranks: int
 ) -> tuple[Host, ...]:
     """The hosts that a job without a script has; empty: this machine alone, which needs no name.
-
-    Args:
-        options: of `tf_hvd run`.
-        environ: its environment.
-        ranks: how many to begin with.
 
     Raises:
         UsageError: they cannot be read, are too few, or are not to be reached.

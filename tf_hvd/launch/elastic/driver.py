@@ -40,7 +40,6 @@ _GONE = (
     "tf_hvd run: its commits were only in memory, and are lost; set TF_HVD_COMMIT_DIR=FOLDER to "
     "keep the last one on disk, so that the same command can go on from it"
 )
-_STANDBY = "TF_HVD_ELASTIC_STANDBY"  # a setting that went
 _ELASTIC_ALONE = {
     "max_np": "max-np",
     "reset_limit": "reset-limit",
@@ -80,12 +79,8 @@ class Driver:
     """One elastic job. Looks on while a start of it runs (`Beside`): whether hosts come or go.
 
     Args:
-        options: of `tf_hvd run`.
-        agents: of its hosts.
-        parts: of what its ranks have committed.
         start: makes a start on hosts, that somebody looks on at besides.
-        fixed: its hosts, where they stay.
-        discovery: finds its hosts; None: they stay.
+        discovery: finds its hosts; None: they are those that are `fixed`.
     """
 
     def __init__(
@@ -306,15 +301,9 @@ def _reach(options: argparse.Namespace, environ: Mapping[str, str]) -> Reach:
 def drive(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """Runs an elastic job; returns its exit code.
 
-    Args:
-        options: of `tf_hvd run`.
-        environ: to start it in.
-
     Raises:
         UsageError: it cannot be started as asked.
     """
-    if environ.get(_STANDBY):
-        raise UsageError(f"{_STANDBY}: elastic jobs have no standby any more; unset it")
     try:
         commits = Commits(Parts())
         with signals.obeyed(), Home(commits) as home:

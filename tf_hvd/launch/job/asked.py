@@ -59,7 +59,6 @@ class Job:
     cores: int = 1
     as_root: bool = False
     ssh: str = ""
-    """Arguments for ssh to other machines."""
     start: str = ""
     """The number of an elastic job's start; empty for another job."""
     output: str = ""
@@ -226,11 +225,6 @@ def _files(options: argparse.Namespace) -> dict[str, str]:
         except OSError:
             pass  # no reason not to train: the ranks warn
     if options.timeline:
-        if options.timeline.endswith((".pftrace", ".perfetto-trace")):
-            raise UsageError(
-                f"--timeline {options.timeline}: a timeline is JSON; name a .json file, which "
-                "ui.perfetto.dev opens"
-            )
         told[TIMELINE] = os.path.abspath(options.timeline)
     if options.timeline_limit:
         told["TF_HVD_TIMELINE_LIMIT"] = str(options.timeline_limit * 1_000_000)

@@ -48,7 +48,6 @@ class Explanation:
     what: str
     where: str = ""
     cure: str = ""
-    """What to do, or where to look."""
     code: int = 0
     """The job's exit code; of a cause that has none of its own, 0 at first: the launcher's."""
     known: bool = True
@@ -112,15 +111,9 @@ def explain(
     recordings: Sequence[Recording] = (),
     outlived: bool = False,
 ) -> Explanation:
-    """Finds out what brought a job down.
+    """Finds out what brought a job of so many `ranks`, on all machines, down.
 
-    Args:
-        ending: how the MPI's launcher ended.
-        state: what the ranks of this machine have reported.
-        screen: what ranks and launcher have printed.
-        ranks: how many ranks the job had, on all machines.
-        recordings: what ranks have recorded.
-        outlived: the launcher had to be killed, when all ranks of this machine had ended.
+    `outlived`: the launcher had to be killed, when all ranks of this machine had ended.
     """
     if outlived:
         found = _outlived(state, screen)
@@ -409,13 +402,7 @@ def _signal_text(signum: int) -> str:
 
 
 def paragraph(found: Explanation, folder: str = "", error: str = "") -> str:
-    """The paragraph for a job that failed.
-
-    Args:
-        found: why.
-        folder: where the recordings lie; empty if nowhere.
-        error: why they do not lie there.
-    """
+    """The paragraph for a failed job, with the folder of its recordings, or why there is none."""
     parts = {
         "what": found.what,
         "where": found.where,
@@ -458,12 +445,7 @@ def recorded(state: JobState) -> list[Recording]:
 def save(state: JobState, first: int | None) -> tuple[str, str]:
     """Saves what this machine's ranks have recorded, if the user wants that: `TF_HVD_DUMP_DIR`.
 
-    Args:
-        state: has it.
-        first: the rank of this machine that was the first to end badly.
-
-    Returns:
-        Where it lies, and what went wrong; both may be empty.
+    Returns where it lies, and what went wrong; both may be empty.
     """
     folder, wanted = "", os.environ.get(contract.DUMP_FOLDER)
     try:

@@ -20,13 +20,7 @@ _READY, _STILL, _AGAIN, _DONE, _LOOK = 20.0, 30.0, 3.0, 5.0, 0.02
 
 
 def command(python: str, machine: str, job: str) -> list[str]:
-    """What starts an agent on its machine.
-
-    Args:
-        python: an interpreter there.
-        machine: what `tf_hvd run` calls it; empty for one that only gives its ranks signals.
-        job: the job's name.
-    """
+    """What starts an agent; `machine` is empty for one that only gives its ranks signals."""
     return [python, "-I", "-S", agent.__file__, machine, job]
 
 
@@ -35,7 +29,6 @@ class FarAgent:
 
     Args:
         host: what `tf_hvd run` calls its machine.
-        command: starts it.
         parts: get what its ranks commit.
         environ: of the command; None for this process's own.
         quiet: whether nothing is shown of what it says on standard error, as ssh does.

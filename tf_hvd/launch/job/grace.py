@@ -29,11 +29,9 @@ class Grace:
     """Asks a job's ranks to end, once, and waits until all have. For the thread that supervises.
 
     Args:
-        job: its name.
         hosts: the machines other than this one.
         agent: gives that of such a machine, which is started if it does not run; None where
             nothing is known that reaches them.
-        signum: the signal that asks them.
     """
 
     def __init__(
@@ -69,7 +67,6 @@ class Grace:
         self._thread.join(_DONE)
 
     def text(self) -> str:
-        """The line for how it came out."""
         self._thread.join(_DONE)
         if self._killed:
             how = f"{ranks_text(self._killed)} had not ended yet and had to be killed"

@@ -18,8 +18,6 @@ _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1"})
 
 @dataclass(frozen=True)
 class Host:
-    """A machine and the number of ranks that it may hold."""
-
     name: str
     slots: int
 
@@ -91,7 +89,6 @@ def is_same(name: str, other: str) -> bool:
 
 
 def is_address(name: str) -> bool:
-    """True if a host is named by an IP address."""
     try:
         ipaddress.ip_address(name)
     except ValueError:

@@ -46,7 +46,6 @@ class JobState:
     """
 
     job: str = ""
-    """The job's name."""
     killed_before: int | None = field(default_factory=proc.killed_for_memory)
     """How many processes the kernel had killed for memory when the job began; None: unknown."""
     recordings: dict[int, int] = field(default_factory=dict)
@@ -126,7 +125,6 @@ class JobState:
         return {number: rank.process for number, rank in self._all().items() if rank.process}
 
     def said(self, *what: str) -> set[int]:
-        """The ranks that have said any of this."""
         return {n for n, rank in self._all().items() if any(each in rank.said for each in what)}
 
     def segments(self) -> list[str]:

@@ -66,7 +66,6 @@ class JobWatch:
     """Watches one job, for `supervise`; after its end, says what there is to say about it."""
 
     session: Session
-    """What the ranks of this machine report to."""
     ranks: int
     """How many ranks the job has, on all machines."""
     here: int | None
@@ -78,9 +77,7 @@ class JobWatch:
     terminal: Terminal | None = None
     """Reads what ranks and launcher print; None for Slurm's, and for one rank."""
     beside: Beside | None = None
-    """Looks on as well, at a start of an elastic job."""
     hosts: Sequence[str] = ()
-    """The job's other machines."""
     agent: Callable[[str], FarAgent] | None = None
     """Gives that of such a machine; None where nothing is known that reaches them."""
     grace: Grace | None = None
@@ -338,13 +335,11 @@ def _awaited_text(number: int, process: int) -> str:
 
 
 def say(text: str) -> None:
-    """Prints a line for the user."""
     with contextlib.suppress(OSError):  # nobody reads it
         print(text, file=sys.stderr, flush=True)
 
 
 def apart_text(ranks: int, command: Sequence[str], as_horovod: bool, error: bool) -> str:
-    """The paragraph for a job whose ranks never joined each other."""
     said = "THE PROGRAM DID NOT JOIN A JOB: it never called tf_hvd.init()."
     if ranks > 1:
         said = (
@@ -376,7 +371,6 @@ def apart_text(ranks: int, command: Sequence[str], as_horovod: bool, error: bool
 
 
 def killed_text(killed: Mapping[int, str]) -> str:
-    """The line for processes that had to be killed for the job to end."""
     names = ", ".join(f"{process} ({name})" for process, name in sorted(killed.items()))
     return (
         "tf_hvd run: killed processes that failed ranks had left behind and that kept the job from "

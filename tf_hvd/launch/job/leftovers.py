@@ -25,9 +25,6 @@ class Traces:
 
     A process of its own waits for the end of this one, and clears what was noted and not cleared.
     Make it before threads are started.
-
-    Args:
-        job: its name.
     """
 
     def __init__(self, job: str) -> None:
@@ -57,7 +54,6 @@ class Traces:
         self._noted = []
 
     def close(self) -> None:
-        """The job is over."""
         os.close(self._told)
 
 

@@ -1,7 +1,6 @@
 """Log lines of TensorFlow's native code, shown once where several ranks print the same.
 
-TensorFlow prints four at each start of a rank, whatever is set. For `tf_hvd run` (terminal.py) and
-`tf_hvd.run` in a notebook (job_output.py).
+TensorFlow prints four at each start of a rank, whatever is set.
 """
 
 from __future__ import annotations
@@ -104,7 +103,6 @@ class LogLines:
         return bool(self._lines or self._late)
 
     def finish(self) -> None:
-        """Shows everything, and forgets it."""
         self._release(len(self._lines))
         self._tell()
         self._lines, self._shown = [], 0

@@ -68,13 +68,7 @@ def start_once(
     home: Home,
     beside: watching.Beside | None = None,
 ) -> End:
-    """Starts the program that `options` names and waits for its end.
-
-    Args:
-        options: the parsed arguments of `tf_hvd run`.
-        environ: the environment to start it in.
-        home: of the job.
-        beside: looks on as well, at a start of an elastic job.
+    """Starts the program that `options`, of `tf_hvd run`, name, and waits for its end.
 
     Raises:
         UsageError: the job cannot be started as asked.
@@ -281,7 +275,6 @@ def _closing(
     session: Session,
     program: str,
 ) -> End:
-    """Says what is to be said at a start's end."""
     session.home.settle()
     _show_rest(ending, watch, session.home)
     if _is_ended_by_reader(ending, watch, session.home.lost):

@@ -24,7 +24,7 @@ from tf_hvd.launch.job.environment import MPI_RANK_VARIABLES
 from tf_hvd.launch.job.job_state import JobState
 from tf_hvd.launch.job.leftovers import Traces
 from tf_hvd.launch.job.terminal import Terminal
-from tf_hvd.launch.machine import proc, rank
+from tf_hvd.launch.machine import keeper, proc, rank
 from tf_hvd.launch.machine.agent import Agent
 from tf_hvd.launch.machine.commits import Commits
 from tf_hvd.launch.machine.lines import write_all
@@ -37,14 +37,10 @@ class Home(contextlib.AbstractContextManager["Home"]):
     """What a job has on this machine for all of its starts. A context.
 
     The agent; the commits of an elastic job; and who clears what is left if this process is killed.
-
-    Args:
-        commits: what ranks of this machine commit in an elastic job.
     """
 
     def __init__(self, commits: Commits | None = None) -> None:
         self.job = f"tf_hvd-{secrets.token_hex(8)}"
-        """The job's name."""
         self.traces = Traces(self.job)  # forks
         self._commits = commits
         self.lost: dict[str, int] = {}
@@ -74,7 +70,6 @@ class Session(contextlib.AbstractContextManager["Session"]):
     """One start of a job. A context: at its end nothing of it is left.
 
     Args:
-        home: of the job.
         gives_input: whether rank 0 runs on this machine and gets its standard input.
         outer: the job that a rank of which started this one; empty if none did.
         terminal: reads the standard errors of this machine's ranks; None: they keep what they have.
@@ -137,7 +132,6 @@ class Session(contextlib.AbstractContextManager["Session"]):
         self.home.serve()
 
     def hear(self, link: messages.Link, message: dict[str, Any], load: bytes) -> None:
-        """Takes what a rank of this machine says."""
         if message["do"] == contract.BEGINS:
             number = int(message["rank"])
             if message["process"] != messages.peer(link.socket)[0]:
@@ -158,14 +152,14 @@ class Session(contextlib.AbstractContextManager["Session"]):
     def rank_of(self, process: int) -> int | None:
         """The rank of this job that a process is of; none also of its keeper."""
         environ = proc.environment(process)
-        if environ.get(contract.JOB) != self.home.job or _is_starter(process):
+        if environ.get(contract.JOB) != self.home.job or rank.__file__ in proc.arguments(process):
             return None
         numbers = [environ.get(name, "") for name in MPI_RANK_VARIABLES]
         return next((int(number) for number in numbers if number.isdigit()), None)
 
     def is_keeper(self, process: int) -> bool:
         """Whether a process is the keeper of a rank of this job: it hands on what that has said."""
-        return _is_starter(process) and rank.is_of_job(proc.arguments(process), self.home.job)
+        return keeper.options_of(proc.arguments(process)).get("job") == self.home.job
 
     def _welcome(self, link: messages.Link, number: int) -> None:
         """Hands a rank its standard input and error, as far as they come from here."""
@@ -196,10 +190,6 @@ def new_folder() -> Path:
             f"no folder can be made in {where}: {error.strerror}; set TMPDIR to a folder that you "
             "can write to"
         ) from error
-
-
-def _is_starter(process: int) -> bool:
-    return rank.__file__ in proc.arguments(process)
 
 
 def _copy_terminal(to: int, over: threading.Event) -> None:

@@ -1,5 +1,6 @@
 """What the ranks of a job and its MPI launcher print, made readable as one.
 
+For `tf_hvd run`, and for `tf_hvd.run` in a notebook (job_output.py).
 On standard error lines are marked with their rank once several ranks have spoken. A traceback is
 shown in one piece, and one that another rank has shown already is only told of. Log lines that
 several ranks print are shown once (log_lines.py). What MPI's launchers say at each failed job is
@@ -79,7 +80,6 @@ class Screen:
     """Puts pieces of output in order. For one thread."""
 
     write: Callable[[str], object]
-    """Shows a text."""
     banners: bool = False
     """Whether the launcher's paragraphs about a failed job are shown when they come."""
     labels: bool = True
@@ -124,7 +124,7 @@ class Screen:
     def _speaker(self, who: int | None) -> _Speaker:
         if who not in self._speakers:
             self._speakers[who] = _Speaker(who)
-            self.marked = len(self._speakers.keys() - {None}) > 1
+            self.marked |= len(self._speakers.keys() - {None}) > 1
         return self._speakers[who]
 
     def tick(self, now: float) -> bool:
@@ -270,7 +270,6 @@ class Screen:
             self._stands = None
 
     def _show_of(self, ranks: Sequence[int], line: str) -> None:
-        """Shows a line of several ranks, or of one."""
         self._end_line()
         self.write(f"{label(ranks) if self.marked else ''}{line}\n")
         self._bears_mark |= dict.fromkeys(ranks, self.marked)
@@ -399,8 +398,7 @@ class Terminal(contextlib.AbstractContextManager["Terminal"]):
     def finish(self, in_time: bool = False) -> None:
         """Shows what has been written up to now, and reads no more.
 
-        Args:
-            in_time: whether to give up on a reader that takes nothing for some seconds.
+        With `in_time` it gives up on a reader that takes nothing for some seconds.
         """
         if self._threads[0].ident is not None:
             self._reader.stop()

@@ -17,20 +17,18 @@ import socket
 import sys
 import threading
 import time
+import types
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING or __package__:
-    from tf_hvd.core import contract, messages
-    from tf_hvd.launch.machine import keeper, proc
-    from tf_hvd.launch.machine.commits import Answer, Commits, Parts
-    from tf_hvd.launch.machine.rank_signals import Ranks
-else:  # as a file
-    sys.path.append(os.path.dirname(__file__))
-    import keeper
-    import proc
-    from commits import Answer, Commits, Parts, contract, messages
-    from rank_signals import Ranks
+if __name__ == "__main__":  # the folder stands for the package, whose own file loads TensorFlow
+    sys.modules["tf_hvd"] = package = types.ModuleType("tf_hvd")
+    package.__path__ = [os.path.join(os.path.dirname(__file__), "..", "..")]
+
+from tf_hvd.core import contract, messages
+from tf_hvd.launch.machine import keeper, proc
+from tf_hvd.launch.machine.commits import Answer, Commits, Parts
+from tf_hvd.launch.machine.rank_signals import Ranks
 
 SETTLED = 2.0
 """Seconds that what was said may take to be heard, at the end of a start."""

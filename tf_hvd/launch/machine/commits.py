@@ -11,18 +11,11 @@ library alone.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING or __package__:
-    from tf_hvd.core import contract, messages
-else:  # as a file
-    sys.path.append(os.path.join(os.path.dirname(__file__), "..", "..", "core"))
-    import contract
-    import messages
-
+from tf_hvd.core import contract, messages
 
 Answer = Callable[[messages.Link, dict[str, Any], bytes], None]
 """Takes what a link has brought: a message, and its load."""

@@ -13,22 +13,14 @@ import json
 import os
 import resource
 import signal
-import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
-if TYPE_CHECKING or __package__:
-    from tf_hvd.core import contract, messages
-    from tf_hvd.launch.machine import proc
-    from tf_hvd.launch.machine.lines import lost_text, write_all
-    from tf_hvd.launch.machine.rank_output import RankOutput
-else:  # as a file
-    sys.path.append(os.path.join(os.path.dirname(__file__), "..", "..", "core"))
-    import contract
-    import messages
-    import proc
-    from lines import lost_text, write_all
+from tf_hvd.core import contract, messages
+from tf_hvd.launch.machine import proc
+from tf_hvd.launch.machine.lines import lost_text, write_all
+from tf_hvd.launch.machine.rank_output import RankOutput
 
 # What a keeper is told (rank_signals.py): to hold its rank's end back, and no longer.
 HOLD, RELEASE = signal.SIGRTMIN + 4, signal.SIGRTMIN + 5

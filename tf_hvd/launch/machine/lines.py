@@ -111,7 +111,6 @@ class Reader:
 
     @property
     def files(self) -> set[int]:
-        """The descriptors that this needs."""
         read = (key.fd for key in self._pipes.get_map().values())
         return {self._pipes.fileno(), self._over, *read}
 

@@ -45,17 +45,14 @@ def stat(process: int) -> Stat:
 
 
 def all_stats() -> dict[int, Stat]:
-    """`stat` of all processes."""
     return {int(pid): stat(int(pid)) for pid in os.listdir("/proc") if pid.isdigit()}
 
 
 def is_alive(process: int) -> bool:
-    """Whether there is such a process that has not ended."""
     return stat(process).alive
 
 
 def is_stopped(process: int) -> bool:
-    """Whether a signal or a debugger has stopped it."""
     return stat(process).state in ("T", "t")
 
 
@@ -69,7 +66,6 @@ def descendants(without: int = 0) -> list[int]:
 
 
 def ancestors(process: int) -> set[int]:
-    """The ids of the processes above it."""
     above = set()
     while process := stat(process).parent:
         above.add(process)
@@ -90,7 +86,6 @@ def name(process: int) -> str:
 
 
 def arguments(process: int) -> list[str]:
-    """Its command line."""
     return _read(process, "cmdline").decode(errors="replace").split("\0")[:-1]
 
 
@@ -113,7 +108,6 @@ def maps(process: int) -> list[str]:
 
 
 def has_tensorflow(process: int) -> bool:
-    """Whether TensorFlow's library is loaded in it."""
     return any("/libtensorflow_" in line for line in maps(process))
 
 
@@ -138,7 +132,6 @@ def most() -> tuple[int, str]:
 
 
 def most_files() -> int:
-    """How many files a process may have open."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 

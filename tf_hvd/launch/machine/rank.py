@@ -12,26 +12,20 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+import types
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
-if TYPE_CHECKING or __package__:
-    from tf_hvd.core import contract, files, messages
-    from tf_hvd.launch.machine import keeper
-    from tf_hvd.launch.machine.rank_output import STREAMS, RankOutput
-else:  # as a file
-    sys.path.append(os.path.dirname(__file__))
-    import keeper
-    from keeper import contract, messages
-    from rank_output import STREAMS, RankOutput, files
+if __name__ == "__main__":  # the folder stands for the package, whose own file loads TensorFlow
+    sys.modules["tf_hvd"] = package = types.ModuleType("tf_hvd")
+    package.__path__ = [os.path.join(os.path.dirname(__file__), "..", "..")]
+
+from tf_hvd.core import contract, files, messages
+from tf_hvd.launch.machine import keeper
+from tf_hvd.launch.machine.rank_output import STREAMS, RankOutput
 
 _NEVER_EXECUTED = 0x8  # MFD_NOEXEC_SEAL, Linux 6.3
 _NOT_FOUND, _NOT_RUNNABLE = 127, 126
-
-
-def is_of_job(words: Sequence[str], job: str) -> bool:
-    """Whether a process with this command line began as a rank of a job."""
-    return bool(job) and keeper.options_of(words).get("job") == job
 
 
 def open_recording() -> int | None:

@@ -9,19 +9,12 @@ from __future__ import annotations
 import errno
 import os
 import select
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING or __package__:
-    from tf_hvd.core import files
-    from tf_hvd.launch.machine.lines import STANDARD, LineStream, Reader, Writer
-else:  # as a file
-    sys.path.append(os.path.join(os.path.dirname(__file__), "..", "..", "core"))
-    import files
-    from lines import STANDARD, LineStream, Reader, Writer
+from tf_hvd.core import files
+from tf_hvd.launch.machine.lines import STANDARD, LineStream, Reader, Writer
 
 STREAMS = {1: "stdout", 2: "stderr"}
 # In seconds: between two looks whether more is wanted, and for a reader that takes nothing.
@@ -82,9 +75,7 @@ class RankOutput:
     def finish(self, may_go_on: Callable[[], bool], in_time: bool) -> None:
         """Hands on what was printed up to now, or all until the pipes end while `may_go_on()`.
 
-        Args:
-            may_go_on: see above.
-            in_time: whether to give up on a reader that takes nothing for some seconds.
+        With `in_time` it gives up on a reader that takes nothing for some seconds.
         """
         while self._thread.is_alive() and may_go_on():
             self._thread.join(_LOOK)

@@ -7,31 +7,18 @@ which know the standard library alone. A keeper is the process that waits for a 
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING or __package__:
-    from tf_hvd.core import contract
-    from tf_hvd.launch.machine import keeper, proc
-else:  # as a file
-    sys.path.append(os.path.dirname(__file__))
-    import keeper
-    import proc
-    from keeper import contract
+from tf_hvd.core import contract
+from tf_hvd.launch.machine import keeper, proc
 
 # In seconds: until keepers that have nothing to wait for have ended, and between two looks.
 _PATIENCE, _PAUSE = 3.0, 0.02
 
 
 class Ranks:
-    """The ranks of one job that run on this machine by now. One thread at a time.
-
-    Args:
-        job: its name, by which its keepers are known.
-    """
+    """The ranks of one job that run on this machine by now. One thread at a time."""
 
     def __init__(self, job: str) -> None:
         there = proc.all_stats()
@@ -72,7 +59,6 @@ class Ranks:
             time.sleep(_PAUSE)
 
     def _alive(self) -> set[int]:
-        """The programs that have not ended."""
         now = {pid: proc.stat(pid) for pid in self._programs}
         return {pid for pid, its in now.items() if its.alive and its.parent == self._programs[pid]}
 
