@@ -5,19 +5,14 @@ which one of these programs must notice. `./dev fuzz` runs more.
 """
 
 import dataclasses
-import importlib
-import pathlib
-import sys
 
 import pytest
 import tensorflow as tf
+import training_programs as programs
+import training_run
 
 import tf_hvd as hvd
 from tf_hvd.training import reduction
-
-sys.path.append(str(pathlib.Path(__file__).resolve().parent))
-programs = importlib.import_module("training_programs")
-training_run = importlib.import_module("training_run")
 
 pytestmark = [pytest.mark.framework, pytest.mark.jobs(2, 3)]
 
