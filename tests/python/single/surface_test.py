@@ -53,12 +53,6 @@ def test_every_public_name_is_there():
     assert hvd.__version__ == _native.build_info.VERSION
 
 
-@pytest.mark.parametrize("name", hvd.keras.__all__)
-def test_keras_name_is_documented(name):
-    value = getattr(hvd.keras, name)
-    assert inspect.getdoc(value) or not callable(value)
-
-
 def test_name_that_keras_has_not():
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = hvd.keras.no_such_name
