@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+from finished import finished
 
 from tf_hvd.core import contract
 from tf_hvd.launch.job import job_watch
@@ -348,12 +349,8 @@ def test_a_script_without_a_first_line_that_names_its_program(call, tmp_path):
 def test_the_command_does_not_load_tensorflow(tmp_path):
     script = pathlib.Path(sys.executable).parent / "tf_hvd"
     assert script.is_file(), "the wheel is not installed: run ./dev test"
-    done = subprocess.run(
-        [sys.executable, "-X", "importtime", script, "run", "--help"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
+    done = finished(
+        [sys.executable, "-X", "importtime", script, "run", "--help"], cwd=tmp_path, check=True
     )
     modules = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "tf_hvd.launch.job.run" in modules
@@ -461,15 +458,7 @@ def test_mpich_with_too_little_shared_memory(mpi_prefixes, tmp_path):
     for size, told in (("2M", True), ("1G", False)):
         # With room enough, a failure of another kind.
         program = init if told else f"{init}; raise SystemExit(3)"
-        done = subprocess.run(
-            [*apart, size, *command, program],
-            env=environ,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=WAIT,
-            check=False,
-        )
+        done = finished([*apart, size, *command, program], env=environ, cwd=tmp_path)
         assert done.returncode != 0
         text = "/dev/shm had 2 MiB free when the job started, and 4 ranks need 40 MiB"
         assert (text in done.stderr) == told, done.stderr

@@ -2,11 +2,11 @@
 
 import contextlib
 import re
-import subprocess
 import sys
 
 import pytest
 import tensorflow as tf
+from finished import finished
 from tensorflow.core.protobuf import saved_model_pb2
 
 from tf_hvd.core import _native
@@ -276,12 +276,8 @@ sys.exit(tf_hvd_command.main())
 
 def limited(limit, *arguments):
     """The command in a process of its own that cannot write files larger than `limit`."""
-    return subprocess.run(
-        [sys.executable, "-P", "-c", LIMITED, str(limit), "strip-ops", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
+    return finished(
+        [sys.executable, "-P", "-c", LIMITED, str(limit), "strip-ops", *map(str, arguments)]
     )
 
 

@@ -13,6 +13,7 @@ import sys
 import time
 
 import pytest
+from finished import finished
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "tests" / "gpu"
@@ -46,10 +47,7 @@ def packed(tmp_path_factory):
     """What is carried to the machine; and software that stands for its driver and its NCCL."""
     place = tmp_path_factory.mktemp("machine")
     folder = place / "packed"
-    ended = subprocess.run(
-        [str(FOLDER / "first_hour.sh"), "pack", str(folder), f"--programs={PROGRAMS}"],
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    ended = finished([str(FOLDER / "first_hour.sh"), "pack", str(folder), f"--programs={PROGRAMS}"])
     assert ended.returncode == 0, ended.stdout
     shutil.copy(LIBRARY, place / LIBRARY.name)
     return folder
@@ -222,11 +220,10 @@ def test_what_is_over_its_time_is_told_and_what_does_not_fit_is_left(kit, tmp_pa
 
 
 def test_a_dry_run_without_a_card_begins_nothing(kit):
-    ended = subprocess.run(
+    ended = finished(
         kit.command("--dry-run", f"--out={kit.out}"),
         env={**kit.environment, "TF_HVD_CUDA_LIBRARY": "libno_such_driver.so"},
-        stdout=subprocess.PIPE, text=True, timeout=600,
-    )  # fmt: skip
+    )
     assert ended.returncode == 0
     assert not kit.out.exists()
     steps = re.findall(r"^step (\d), (\w+): ", ended.stdout, re.MULTILINE)
@@ -276,10 +273,10 @@ def test_jobs_depend_on_the_first_with_nccl_and_a_part_runs_again_alone(kit, tmp
 def test_all_that_two_gpus_allow_with_tensorflow_where_it_is(tmp_path):
     command = [str(ROOT / "tests" / "run_gpu.sh"), *QUICKLY, f"--out={tmp_path}"]
     libraries = {"TF_HVD_CUDA_LIBRARY": str(LIBRARY), "TF_HVD_NCCL_LIBRARY": str(LIBRARY)}
-    ended = subprocess.run(
+    ended = finished(
         [*command, f"--programs={PROGRAMS}", "--steps=machine,kernels,jobs,tensorflow"],
-        env={**os.environ, **libraries}, stdout=subprocess.PIPE, text=True, timeout=600,
-    )  # fmt: skip
+        env={**os.environ, **libraries},
+    )
     assert ended.returncode == 0, ended.stdout
     found = rows((tmp_path / "report.md").read_text())
     assert found["GPUs"] == ["2: Software GPU, compute capability 9.0, CUDA 12.5"]
@@ -305,10 +302,7 @@ def test_all_that_two_gpus_allow_with_tensorflow_where_it_is(tmp_path):
 
 def test_the_programs_say_that_there_is_no_gpu():
     for name in ("device_check", "device_bandwidth", "device_probes", "nccl_job"):
-        ended = subprocess.run(
-            [str(PROGRAMS / name), "--cuda=libno_such_driver.so"],
-            stdout=subprocess.PIPE, text=True, timeout=600,
-        )  # fmt: skip
+        ended = finished([str(PROGRAMS / name), "--cuda=libno_such_driver.so"])
         assert (ended.returncode, ended.stdout) == (3, "no GPU: there is no CUDA driver\n")
 
 
@@ -319,7 +313,7 @@ def test_gcc_alone_builds_the_programs_from_what_is_packed(packed, tmp_path):
     build = ["bash", str(script), str(tmp_path), str(codes)]
     subprocess.run(build, env={**os.environ, "OPTIMIZE": "0"}, check=True, timeout=600)
     job = [str(tmp_path / "nccl_job"), f"--cuda={LIBRARY}", f"--nccl={LIBRARY}", "--lag_mib=1"]
-    ended = subprocess.run(job, stdout=subprocess.PIPE, text=True, timeout=600)
+    ended = finished(job)
     assert ended.returncode == 0, ended.stdout
     assert "58 collectives" in ended.stdout
 
@@ -334,10 +328,7 @@ def test_device_check_finds_wrong_bits(tmp_path):
         changed[place : place + len(name)] = name
     wrong = tmp_path / "libwrong.so"
     wrong.write_bytes(changed)
-    ended = subprocess.run(
-        [str(PROGRAMS / "device_check"), f"--cuda={wrong}", "--large=0"],
-        stdout=subprocess.PIPE, text=True, timeout=600,
-    )  # fmt: skip
+    ended = finished([str(PROGRAMS / "device_check"), f"--cuda={wrong}", "--large=0"])
     assert ended.returncode == 1
     assert re.match(r"tf_hvd_scale_int8 on \w+ rows, times .*, differs at byte \d+", ended.stdout)
 
@@ -351,7 +342,7 @@ def test_programs_that_neither_start_nor_can_be_compiled_are_told(kit, tmp_path)
 def test_a_pack_replaces_what_the_last_one_made_and_nothing_else(tmp_path):
     def pack(folder):
         command = [str(FOLDER / "first_hour.sh"), "pack", str(folder), f"--programs={PROGRAMS}"]
-        return subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=600)
+        return finished(command)
 
     folder, results = tmp_path / "packed", tmp_path / "packed" / "results"
     assert pack(folder).returncode == 0
@@ -472,7 +463,7 @@ def test_what_nccl_says_is_in_nobody_s_way(modules):
 @pytest.mark.parametrize("capability", [75, 80, 90, 100])
 def test_the_kernel_that_spins_is_ptx(capability, tmp_path):
     program = [str(PROGRAMS / "device_probes"), f"--ptx={capability}"]
-    code = subprocess.run(program, stdout=subprocess.PIPE, text=True, check=True).stdout
+    code = finished(program, check=True).stdout
     (tmp_path / "spin.ptx").write_text(code)
     compiler = ["ptxas", f"-arch=sm_{capability}", "-o", str(tmp_path / "spin.cubin")]
     subprocess.run([*compiler, str(tmp_path / "spin.ptx")], check=True)

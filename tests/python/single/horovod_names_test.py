@@ -1,16 +1,15 @@
 """Horovod's module names, in processes of their own: an alias stays for good."""
 
-import subprocess
 import sys
+
+from finished import finished
 
 ALIAS = "import tf_hvd; tf_hvd.install_as_horovod()\n"
 
 
 def run(program):
     """What a program prints; it fails the test if the program fails."""
-    ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=False
-    )
+    ended = finished([sys.executable, "-c", program])
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.split()
 
@@ -53,7 +52,7 @@ def test_modules_are_pickled_by_name():
 
 def test_a_name_that_is_not_there_says_what_to_do():
     program = f"{ALIAS}import horovod.tensorflow as hvd; hvd.nonsense"
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    ended = finished([sys.executable, "-c", program])
     assert ended.returncode != 0
     assert "docs/differences.md" in ended.stderr.strip().split("\n")[-1]
 

@@ -4,11 +4,11 @@ import gc
 import logging
 import os
 import pathlib
-import subprocess
 import sys
 import weakref
 
 import pytest
+from finished import finished
 
 from tf_hvd.core import basics, horovod_variables, log
 
@@ -78,14 +78,7 @@ def test_what_is_said_once_is_known_by_its_text_and_not_held(caplog):
 
 
 def started(code, **environment):
-    return subprocess.run(
-        [sys.executable, "-P", "-c", code],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    return finished([sys.executable, "-P", "-c", code], env={**os.environ, **environment})
 
 
 def test_init_warns():

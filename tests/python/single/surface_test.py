@@ -10,6 +10,7 @@ import sys
 
 import pytest
 import tensorflow as tf
+from finished import finished
 
 import tf_hvd as hvd
 from tf_hvd.collectives import reduce_ops
@@ -122,14 +123,7 @@ def test_what_is_no_name():
 
 def run(code):
     """Runs a program of its own, outside this process' runtime."""
-    return subprocess.run(
-        [sys.executable, "-P", "-c", code],
-        env=os.environ,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    return finished([sys.executable, "-P", "-c", code], env=os.environ)
 
 
 BEFORE_INIT = """
