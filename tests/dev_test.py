@@ -11,6 +11,7 @@ import time
 
 import psutil
 import pytest
+from finished import finished
 
 from tf_hvd.launch.machine.proc import is_alive
 
@@ -32,13 +33,10 @@ def run_dev(tmp_path, *arguments, tools=TOOLS):
         assert found, f"this test needs {tool}"
         (path / tool).symlink_to(found)
     home = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    return subprocess.run(
+    return finished(
         [str(ROOT / "dev"), *arguments],
         cwd=tmp_path,
         env={"PATH": str(path), "LANG": os.environ.get("LANG", "C"), **home},
-        capture_output=True,
-        text=True,
-        timeout=600,
     )
 
 

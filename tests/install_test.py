@@ -9,6 +9,7 @@ import venv
 import zipapp
 
 import pytest
+from finished import finished
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROGRAM = """
@@ -45,16 +46,7 @@ def run(tmp_path, mpi_library):
     def call(*command, family="openmpi", **variables):
         environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         environ |= {"TF_HVD_MPI_LIBRARY": str(mpi_library(family)), **variables}
-        done = subprocess.run(
-            command,
-            cwd=tmp_path,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
+        done = finished(command, cwd=tmp_path, env=environ, stdin=subprocess.DEVNULL)
         return done.returncode, done.stdout, done.stderr
 
     return call

@@ -20,6 +20,7 @@ import zipfile
 import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
+from finished import finished
 
 from tf_hvd.core import wheels
 
@@ -94,7 +95,7 @@ def test_metadata(wheel):
 def test_metadata_is_what_an_index_takes(wheel):
     """And the README is shown as a page."""
     check = [sys.executable, "-m", "twine", "check", "--strict", wheel.filename]
-    done = subprocess.run(check, check=False, capture_output=True, text=True)
+    done = finished(check)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -141,9 +142,7 @@ def test_library_that_no_policy_has_is_refused(tmp_path):
     look = "import sys; from pathlib import Path; from platform_tag import platform_tag\n"
     look += "print(platform_tag(Path(sys.argv[1])))"
     environ = {**os.environ, "PYTHONPATH": str(ROOT / "pip_package")}
-    done = subprocess.run(
-        [sys.executable, "-c", look, draft], capture_output=True, text=True, env=environ
-    )
+    done = finished([sys.executable, "-c", look, draft], env=environ)
     assert done.returncode == 1
     assert "libraries that no policy has: ['libother.so']" in done.stderr
 
@@ -217,7 +216,7 @@ def library(request, wheel, tmp_path):
 
 
 def lines_of(*command):
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    return finished(command, check=True).stdout.splitlines()
 
 
 def test_only_the_c_interface_is_visible(library):
@@ -289,10 +288,7 @@ def test_the_console_scripts(wheel):
     ]
     for name in ("tf_hvd", "horovodrun"):
         script = pathlib.Path(sys.executable).parent / name
-        assert (
-            "usage: " + name
-            in subprocess.run([script, "--help"], check=True, capture_output=True, text=True).stdout
-        )
+        assert "usage: " + name in finished([script, "--help"], check=True).stdout
 
 
 def as_if_for(minor, wheel, folder, **changes):
@@ -311,7 +307,7 @@ def assembled(folder, *parts):
     command = [sys.executable, ROOT / "pip_package/assemble_wheel.py", "--dist", folder]
     command += ["--version", "7.0", *parts]
     environ = {**os.environ, "PYTHONPATH": str(ROOT / "pip_package")}
-    return subprocess.run(command, check=False, capture_output=True, text=True, env=environ)
+    return finished(command, env=environ)
 
 
 def test_release_carries_a_library_for_each_minor(wheel, tmp_path):

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from finished import finished
 
 pytestmark = pytest.mark.one_mpi
 
@@ -155,7 +156,7 @@ def test_an_unmodified_console_script_under_mpirun(environ, family, mpi_prefixes
     script.write_text(CONSOLE_SCRIPT.format(python=sys.executable))
     script.chmod(0o755)
     shown = [sys.executable, "-P", "-m", "tf_hvd_command", "--horovod-path"]
-    path = subprocess.run(shown, capture_output=True, text=True, timeout=600, check=True).stdout
+    path = finished(shown, check=True).stdout
     launcher = str(mpi_prefixes[family] / "bin" / "mpirun")
     words = {
         "openmpi": ["-x", f"PYTHONPATH={path.strip()}", "-H", "localhost:2"],
@@ -163,14 +164,10 @@ def test_an_unmodified_console_script_under_mpirun(environ, family, mpi_prefixes
     }[family]
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     root["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
-    ended = subprocess.run(
+    ended = finished(
         [launcher, "-np", "2", *words, str(script), "--fast"],
         env={**environ, **root},
         stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "ranks [0, 1] files True arguments ['--fast']" in ended.stdout
@@ -188,7 +185,7 @@ def test_a_path_that_the_user_gives_comes_second(call, program):
 
 def test_the_path_for_other_launchers_is_told_without_tensorflow():
     command = [sys.executable, "-P", "-X", "importtime", "-m", "tf_hvd_command", "--horovod-path"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
+    ended = finished(command, check=True)
     assert os.path.isdir(os.path.join(ended.stdout.strip(), "horovod"))
     assert "tf_hvd.launch." in ended.stderr
     assert "tensorflow" not in ended.stderr

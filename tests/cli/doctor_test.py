@@ -4,10 +4,10 @@ import json
 import os
 import pathlib
 import re
-import subprocess
 import sys
 
 import pytest
+from finished import finished
 
 from tf_hvd.core import _native
 from tf_hvd.launch.commands import doctor
@@ -82,14 +82,7 @@ def test_on_a_software_gpu(report, environ):
     )
 
     table = [sys.executable, "-m", "tf_hvd_command", "--horovodrun", "--check-build"]
-    done = subprocess.run(
-        table,
-        env={**environ, **software},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        check=True,
-    )
+    done = finished(table, env={**environ, **software}, check=True)
     assert "[X] NCCL (2.21.5)" in done.stdout
 
     code, lines = report(**software | {"TF_HVD_NCCL_LIBRARY": "no_such_libnccl.so.2"})

@@ -1,10 +1,10 @@
 """`horovod.runner.launch` and the modules beside it: jobs that Python programs start."""
 
 import os
-import subprocess
 import sys
 
 import pytest
+from finished import finished
 
 from tf_hvd.horovod import hosts, launch, runner
 from tf_hvd.launch.job.environment import horovod_path
@@ -73,10 +73,7 @@ def horovods(environ):
 def test_the_module_is_horovodrun(horovods):
     """As `python -m horovod.runner.launch`."""
     words = [sys.executable, "-P", "-m", "horovod.runner.launch", "-np", "2"]
-    ended = subprocess.run(
-        [*words, sys.executable, "-c", SAYS, "--verbose"],
-        env=horovods, capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
+    ended = finished([*words, sys.executable, "-c", SAYS, "--verbose"], env=horovods)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count("says ['--verbose']") == 2
 
@@ -108,10 +105,7 @@ except RuntimeError as error:
 def test_jobs_that_a_program_describes(horovods, tmp_path):
     """As cloudtik has them described."""
     (tmp_path / "program.py").write_text(PROGRAM)
-    ended = subprocess.run(
-        [sys.executable, "-P", str(tmp_path / "program.py")],
-        env=horovods, capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
+    ended = finished([sys.executable, "-P", str(tmp_path / "program.py")], env=horovods)
     assert ended.returncode == 0, ended.stderr
     lines = ended.stdout.splitlines()
     assert sum(line.endswith("says []") for line in lines) == 2

@@ -3,10 +3,10 @@
 import os
 import pathlib
 import re
-import subprocess
 import sys
 
 import pytest
+from finished import finished
 
 from tf_hvd.horovod import horovodrun, horovodrun_flags
 from tf_hvd.launch.commands.main import Parser, add_run_options
@@ -127,15 +127,7 @@ def test_values_arrive():
 @pytest.fixture
 def horovodrun_call(tmp_path):
     def call(*arguments, environ=None):
-        done = subprocess.run(
-            [*HOROVODRUN, *arguments],
-            cwd=tmp_path,
-            env=environ,
-            text=True,
-            capture_output=True,
-            timeout=600,
-            check=False,
-        )
+        done = finished([*HOROVODRUN, *arguments], cwd=tmp_path, env=environ)
         return done.returncode, done.stdout, done.stderr
 
     return call

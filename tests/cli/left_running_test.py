@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from finished import finished
 
 from tf_hvd.launch.machine.proc import is_alive
 
@@ -79,8 +80,6 @@ def test_background_jobs_of_the_script_that_becomes_us(tmp_path, program):
     """`tensorboard & exec tf_hvd run ...`: what was there before is not the job's."""
     words = [*COMMAND, "run", "-np", "1", *program("say('ran')")]
     script = f'sleep 100 >/dev/null 2>&1 & echo $! > {tmp_path}/pid; exec "$@"'
-    done = subprocess.run(
-        ["sh", "-c", script, "sh", *words], capture_output=True, text=True, timeout=WAIT
-    )
+    done = finished(["sh", "-c", script, "sh", *words])
     assert done.stdout == "ran\n", done.stderr
     os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)  # fails if it has gone

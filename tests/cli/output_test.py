@@ -11,6 +11,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+from finished import finished
 
 from tf_hvd.core import contract
 from tf_hvd.launch.job import run
@@ -85,7 +86,7 @@ def test_a_planted_file_gets_no_output(session, tmp_path, plant, text):
     plant(path, victim)
     job = Job(ranks=1, command=("/bin/sh", "-c", "echo out"), output=str(tmp_path))
     command = by_way_of_rank("", job, session.home.job, session.state.job)
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = finished(command)
     assert done.returncode == 1
     assert f"tf_hvd run: --output-filename: {path} {text}" in done.stderr
     assert victim.read_text() == "precious"
@@ -282,14 +283,7 @@ def test_files_that_a_full_disk_has_cut_are_named(call, program, tmp_path, ranks
     if subprocess.run(["unshare", "-m", "true"], check=False).returncode:
         pytest.skip("no namespaces here")
     words = ["run", "-np", str(ranks), "--output-filename", "logs", *program("say('x' * 100_000)")]
-    ended = subprocess.run(
-        ["unshare", "-m", "sh", "-c", LITTLE, "sh", *COMMAND, *words],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
+    ended = finished(["unshare", "-m", "sh", "-c", LITTLE, "sh", *COMMAND, *words], cwd=tmp_path)
     assert (ended.returncode, ended.stdout) == (1, f"{'x' * 100_000}\n" * ranks), ended.stderr
     named = [f"{tmp_path}/logs/rank.{rank}/stdout" for rank in range(ranks)]
     lost = ended.stderr.removeprefix("tf_hvd run: output was lost: ").rstrip("\n").split("; ")
@@ -306,11 +300,9 @@ def test_a_rank_that_nobody_hears_tells_of_lost_files_itself(tmp_path):
     """As on another machine, where there is no agent."""
     show = (sys.executable, "-c", "print('x' * 100_000)")
     job = Job(ranks=1, command=show, output=str(tmp_path))
-    ended = subprocess.run(
+    ended = finished(
         by_way_of_rank("", job, "nobody", "nobody"),
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
-        capture_output=True,
-        text=True,
         check=True,
     )
     assert ended.stdout == f"{'x' * 100_000}\n"

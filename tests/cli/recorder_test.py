@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+from finished import finished
 
 COMMAND = [sys.executable, "-m", "tf_hvd_command"]
 START = """
@@ -50,7 +51,7 @@ DISAGREES = START + 'hvd.allreduce(tf.ones([3 + hvd.rank()]), name="grad_3")\n'
 
 
 def doctor(*words):
-    done = subprocess.run([*COMMAND, "doctor", *map(str, words)], capture_output=True, text=True)
+    done = finished([*COMMAND, "doctor", *map(str, words)])
     return done.returncode, done.stdout, done.stderr
 
 
@@ -91,11 +92,9 @@ def told(output):
 )
 def test_the_closing_paragraph_and_the_dump(environ, program, tmp_path, text, sentence):
     dumps = tmp_path / "dumps"
-    job = subprocess.run(
+    job = finished(
         [*COMMAND, "run", "-np", "3", *program(text)],
         env={**environ, "TF_HVD_DUMP_DIR": str(dumps)},
-        capture_output=True,
-        text=True,
     )
     assert job.returncode, job.stderr
     paragraph = job.stderr[job.stderr.index("tf_hvd run: the job ended") :]
@@ -129,11 +128,9 @@ def test_the_closing_paragraph_and_the_dump(environ, program, tmp_path, text, se
 
 @pytest.mark.one_mpi
 def test_a_job_that_ends_well_leaves_no_dump(environ, program, tmp_path):
-    job = subprocess.run(
+    job = finished(
         [*COMMAND, "run", "-np", "2", *program(START)],
         env={**environ, "TF_HVD_DUMP_DIR": str(tmp_path / "dumps")},
-        capture_output=True,
-        text=True,
     )
     assert job.returncode == 0, job.stderr
     assert not (tmp_path / "dumps").exists()
@@ -142,11 +139,9 @@ def test_a_job_that_ends_well_leaves_no_dump(environ, program, tmp_path):
 @pytest.mark.one_mpi
 def test_a_dump_that_cannot_be_written_is_told(environ, program, tmp_path):
     (tmp_path / "dumps").write_text("no folder")
-    job = subprocess.run(
+    job = finished(
         [*COMMAND, "run", "-np", "2", *program(KILLED)],
         env={**environ, "TF_HVD_DUMP_DIR": str(tmp_path / "dumps")},
-        capture_output=True,
-        text=True,
     )
     assert "the recordings could not be saved: " in re.sub(r"\s+", " ", job.stderr), job.stderr
     assert told(job.stderr).startswith("rank 1 ")
@@ -169,15 +164,13 @@ else:
 @pytest.mark.one_mpi
 def test_a_stall_that_the_program_catches(environ, program, closing):
     """It was "rank 1 was the first to end with an error (signal 15)", with exit code 143."""
-    job = subprocess.run(
+    job = finished(
         [*COMMAND, "run", "-np", "2", *program(CAUGHT)],
         env={
             **environ,
             "HOROVOD_STALL_CHECK_TIME_SECONDS": "1",
             "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "3",
         },
-        capture_output=True,
-        text=True,
     )
     assert "caught UnknownError" in job.stdout
     assert job.returncode == 1
@@ -221,11 +214,7 @@ def test_a_job_that_hangs_is_looked_into(environ, program, tmp_path):
         page = ""
         while "waiting: 0" not in page:
             assert time.monotonic() < deadline, page
-            dumped = subprocess.run(
-                [*COMMAND, "dump", str(job.pid), "--to", str(tmp_path / "dumps")],
-                capture_output=True,
-                text=True,
-            )
+            dumped = finished([*COMMAND, "dump", str(job.pid), "--to", str(tmp_path / "dumps")])
             assert dumped.returncode == 0, dumped.stderr
             assert "2 of 2 ranks of job tf_hvd-" in dumped.stderr
             _, page, _ = doctor(dumped.stdout.strip())
@@ -253,7 +242,7 @@ def test_what_there_is_nothing_of(tmp_path):
     assert "rank.0: the file is not whole" in error
     with subprocess.Popen(["sleep", "600"]) as other:
         words = [*COMMAND, "dump", str(other.pid), "--to", str(tmp_path)]
-        done = subprocess.run(words, capture_output=True, text=True)
+        done = finished(words)
         other.kill()
     assert done.returncode == 2
     assert "is no rank of a job" in done.stderr

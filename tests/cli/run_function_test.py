@@ -14,6 +14,7 @@ import threading
 import time
 
 import pytest
+from finished import finished
 
 from tf_hvd.horovod import runner as horovod_runner
 from tf_hvd.launch.job import run_function
@@ -77,15 +78,8 @@ def test_a_function_that_was_typed_joins_a_job(family, environ, tmp_path):
     module, tensorflow = names[family]
     first = "import tf_hvd; tf_hvd.install_as_horovod()\n"
     typed = first + SESSION.format(module=module, tensorflow=tensorflow)
-    done = subprocess.run(
-        [sys.executable, "-P", "-i", "-q"],
-        cwd=tmp_path,
-        env=environ,
-        input=typed,
-        text=True,
-        capture_output=True,
-        timeout=4 * WAIT,
-        check=False,
+    done = finished(
+        [sys.executable, "-P", "-i", "-q"], cwd=tmp_path, env=environ, input=typed, timeout=4 * WAIT
     )
     assert "RESULT [(2, 2), (22, 2)]" in done.stdout, done.stdout + done.stderr
 
@@ -272,7 +266,7 @@ def test_nothing_of_others_is_unpickled(tmp_path, whose):
     with pytest.raises(run_function.RankError, match=f"the results are lost: {refused}"):
         run_function._results(folder, 1, 0, elastic=False)
     rank = [sys.executable, task.__file__, str(folder)]
-    done = subprocess.run(rank, capture_output=True, text=True, check=False)
+    done = finished(rank)
     assert done.returncode == 1
     assert done.stderr == f"tf_hvd.run: {refused}; pass another directory=\n"
     assert not made.exists()
@@ -281,7 +275,7 @@ def test_nothing_of_others_is_unpickled(tmp_path, whose):
 def test_a_folder_that_no_host_shares_is_told_in_a_line(tmp_path):
     """The rank then failed to leave that there, which was two tracebacks."""
     rank = [sys.executable, task.__file__, str(tmp_path / "none")]
-    done = subprocess.run(rank, capture_output=True, text=True, check=False)
+    done = finished(rank)
     assert done.returncode == 1
     assert re.fullmatch(
         r"tf_hvd\.run: \S+ does not see .*/none; pass directory=, .*\n", done.stderr
@@ -306,7 +300,7 @@ def test_the_caller_need_not_load_tensorflow(tmp_path):
         "assert 'tensorflow' not in sys.modules\n"
     )
     command = [sys.executable, "-P", "-c", alone]
-    done = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, check=False)
+    done = finished(command, cwd=tmp_path)
     assert done.stdout == "[False]\n", done.stderr
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from finished import finished
 
 from tf_hvd.core import contract
 from tf_hvd.launch.job import explain, job_watch, launchers, shared_memory
@@ -74,7 +75,7 @@ def test_a_temporary_folder_that_cannot_be_used(tmp_path, kind):
         why = "Permission denied"
         line = [*AS_NOBODY, *line] if os.geteuid() == 0 else line
     environ = {**os.environ, "TMPDIR": str(folder)}
-    ended = subprocess.run(line, env=environ, capture_output=True, text=True, check=False)
+    ended = finished(line, env=environ)
     assert (ended.returncode, ended.stdout) == (2, "")
     cure = "set TMPDIR to a folder that you can write to"
     assert ended.stderr == f"tf_hvd run: no folder can be made in TMPDIR={folder}: {why}; {cure}\n"
@@ -125,9 +126,7 @@ def test_a_folder_that_was_removed(tmp_path):
     for ranks in ("2", "1"):
         removed = 'mkdir gone && cd gone && rmdir ../gone && exec "$@"'
         command = ["sh", "-c", removed, "sh", *COMMAND, "run", "-np", ranks, "echo", "ran"]
-        ended = subprocess.run(
-            command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600
-        )
+        ended = finished(command, cwd=tmp_path)
         ran[ranks] = ended.returncode, ended.stdout, ended.stderr
     told = f"the current folder, {tmp_path}/gone, was removed; change to one that exists (cd)"
     assert ran == {"2": (2, "", f"tf_hvd run: {told}\n"), "1": (0, "ran\n", "")}
@@ -143,10 +142,7 @@ def test_a_network_without_loopback(environ, family):
     """Open MPI spoke of tool connections, or waited; MPICH does without."""
     if not has_namespaces():
         pytest.skip("only root may make namespaces")
-    ended = subprocess.run(
-        ["unshare", "-n", *COMMAND, "run", "-np", "2", "echo", "ran"],
-        env=environ, capture_output=True, text=True, check=False, timeout=600,
-    )  # fmt: skip
+    ended = finished(["unshare", "-n", *COMMAND, "run", "-np", "2", "echo", "ran"], env=environ)
     told = "tf_hvd run: the loopback interface of this machine is down, and Open MPI needs it; "
     cure = "bring it up: ip link set lo up\n"
     expected = {"openmpi": (2, "", told + cure), "mpich": (0, "ran\nran\n", "")}
@@ -366,9 +362,7 @@ def test_open_mpi_with_little_shared_memory_and_no_network(environ, program, fam
         pytest.skip("only root may make namespaces")
     join = program("import tf_hvd as hvd; hvd.init(); say('joined', hvd.size())")
     line = ["unshare", "-m", "-n", "sh", "-c", LITTLE + '"$@"', "sh", *COMMAND, "run", "-np", "3"]
-    ended = subprocess.run(
-        [*line, *join], env=environ, capture_output=True, text=True, check=False, timeout=600
-    )
+    ended = finished([*line, *join], env=environ)
     assert ended.returncode != 0
     assert "BTLs attempted" not in ended.stderr
     assert "/dev/shm ha" in ended.stderr
@@ -432,14 +426,7 @@ def test_a_user_who_sees_only_own_processes(environ, tmp_path):
     inside += [HELD.format(first=first), HELD.format(first="")]
     # A shell of root's is the first process, and stays.
     line = ["unshare", "-m", "-p", "-f", "--kill-child", "sh", "-c", UNSEEN + '"$@"; exit', "sh"]
-    ended = subprocess.run(
-        [*line, *inside],
-        env={**environ, "HOME": str(own), "TMPDIR": str(own)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
+    ended = finished([*line, *inside], env={**environ, "HOME": str(own), "TMPDIR": str(own)})
     if ended.returncode == 42:
         pytest.skip("no other /proc can be mounted here")
     told = ended.stdout

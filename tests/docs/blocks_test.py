@@ -10,12 +10,9 @@ import pathlib
 import re
 import sys
 
+import blocks
+import commands
 import pytest
-
-HERE = pathlib.Path(__file__).resolve().parent
-sys.path.append(str(HERE))
-import blocks  # noqa: E402
-import commands  # noqa: E402
 
 BLOCKS = blocks.all_blocks()
 SETUPS = re.findall(

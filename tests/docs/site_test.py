@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from finished import finished
 from markdown_it import MarkdownIt
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -17,15 +18,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 def site(tmp_path_factory):
     """The pages. A link that leads nowhere, and a page that mkdocs.yml does not list, end it."""
     folder = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
+    done = finished(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
         cwd=ROOT,
         env=dict(os.environ, NO_MKDOCS_2_WARNING="1"),
         stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     return folder

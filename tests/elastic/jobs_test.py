@@ -1,21 +1,12 @@
 """Elastic jobs of real ranks: they go on, with the bits of a job that nobody disturbed."""
 
-import contextlib
-import os
-import pathlib
 import re
-import subprocess
-import sys
 
 import pytest
 
 from tf_hvd.observe import trace_reader
 
 pytestmark = pytest.mark.usefixtures("usual_garbage")
-BOTH = pytest.mark.parametrize(
-    "family", ["openmpi", pytest.param("mpich", marks=pytest.mark.tier2)]
-)
-
 # What a rank has of its own: moving statistics, dropout, NumPy's and Python's random numbers.
 LOOP = """
 import keras, random
@@ -69,18 +60,18 @@ def test_killed_ranks_change_no_bit(elastic, lines_of, tmp_path, passes):
     """Nor in the middle of an update of several passes. Each start has its own timeline."""
     plain = ("-np", "2", "--min-np", "2")
     expected = ends_of_undisturbed(elastic, lines_of, passes)
-    kills = {"PASSES": passes, "KILLS": "7:1 8:0 20:0"}
+    kills = {"PASSES": passes, "KILLS": "7:1 8:0"}
     file = str(tmp_path / "job.json")
     timeline = ("--timeline", file) if passes == "1" else ("-x", f"HOROVOD_TIMELINE={file}")
     code, output = elastic(LOOP, *plain, *timeline, **kills)
     assert code == 0, output
     assert lines_of("end", output) == expected, output
-    assert len(re.findall("starting again with 2 ranks", output)) == 3, output
+    assert len(re.findall("starting again with 2 ranks", output)) == 2, output
     # From the commit before the kill, or the one before that, on all ranks.
     begun = [int(line.split()[1]) for line in lines_of("from", output)]
-    for number in (7, 8, 20):
+    for number in (7, 8):
         assert sum(number - 2 <= batch < number for batch in begun) >= 2, output
-    for start in ("", ".restart-1", ".restart-2", ".restart-3"):
+    for start in ("", ".restart-1", ".restart-2"):
         for rank in ("", ".rank-1"):
             (trace,) = trace_reader.read(tmp_path / f"job{start}{rank}.json")
             assert trace.spans, (start, rank)
@@ -94,7 +85,8 @@ def test_a_job_that_lost_everything_goes_on_from_disk(elastic, lines_of, tmp_pat
     folder = tmp_path / "commits"
     disk = {"TF_HVD_COMMIT_DIR": str(folder), "TF_HVD_COMMIT_DIR_EVERY": "4"}
     code, output = elastic(LOOP, *plain, "--reset-limit", "0", **disk, KILLS="15:1")
-    assert code != 0, output
+    assert code == 137, output
+    assert "giving up: --reset-limit 0" in output
     # The last one, if it is there, lacks the part of the rank that was killed.
     assert (folder / "commit.12").exists()
     code, output = elastic(LOOP, *plain, **disk)
@@ -291,48 +283,6 @@ def test_process_sets_are_formed_again_or_refused_by_name(elastic, lines_of, tmp
     assert "3 starts in a row ended before all ranks had made a commit" in said, output
 
 
-@pytest.mark.tier2
-def test_a_program_that_fails_each_time_ends_the_job(elastic):
-    code, output = elastic(
-        """
-@hvd.elastic.run
-def train(state):
-    if rank == 1:
-        raise ValueError("sample 17")
-    hvd.barrier()
-
-train(hvd.elastic.ObjectState(batch=0))
-""",
-        *("-np", "2", "--min-np", "2"),
-    )
-    assert code == 1
-    assert "3 starts in a row ended before all ranks had made a commit" in output
-    assert output.count("ValueError: sample 17") >= 3
-
-
-@pytest.mark.tier2
-def test_a_limit_of_resets(elastic, lines_of):
-    code, output = elastic(
-        """
-state = hvd.elastic.ObjectState(batch=0)
-
-@hvd.elastic.run
-def train(state):
-    while True:
-        state.batch += 1
-        state.commit()
-        if state.batch % 5 == 0 and rank == 0:
-            die()
-
-train(state)
-""",
-        *("-np", "2", "--min-np", "2", "--reset-limit", "1"),
-    )
-    assert code == 137, output
-    assert "giving up: --reset-limit 1" in output
-    assert len(lines_of("start", output)) == 4
-
-
 def test_without_the_launcher_s_help_a_state_takes_back_what_was_saved(elastic, lines_of):
     code, output = elastic(
         """
@@ -360,54 +310,6 @@ assert train(state) == 0
     assert lines_of("began", output) == sorted(["began 0 0.0 0", "began 1 0.0 0"] * 2), output
     assert lines_of("back", output) == sorted(["back 0 0.0 0", "back 1 0.0 0"] * 2), output
     assert lines_of("reset", output) == ["reset 0", "reset 1"], output
-
-
-@pytest.mark.tier2
-@BOTH
-def test_a_killed_tf_hvd_run_leaves_nothing(tmp_path, mpi_library, wait_until, family):
-    folder = tmp_path / "tmp"
-    folder.mkdir()
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import os, time\n"
-        "import tf_hvd as hvd\n"
-        "hvd.init()\n"
-        "state = hvd.elastic.ObjectState(batch=0)\n"
-        "@hvd.elastic.run\n"
-        "def train(state):\n"
-        "    while True:\n"
-        "        state.batch += 1\n"
-        "        state.commit()\n"
-        "        time.sleep(0.02)\n"
-        "        if state.batch == 20:\n"
-        "            open(f'{os.environ[\"TMPDIR\"]}/going.{hvd.rank()}', 'w').close()\n"
-        "train(state)\n"
-    )
-    command = [sys.executable, "-P", "-m", "tf_hvd_command", "run", "-np", "2"]
-    command += ["--min-np", "2", sys.executable, str(program)]
-    mark = f"TMPDIR={folder}"
-    library = str(mpi_library(family))
-    environment = {**os.environ, "TMPDIR": str(folder), "TF_HVD_MPI_LIBRARY": library}
-    environment["TF_HVD_TESTS_STANDBY"] = ""  # which lives on, with this environment
-    with (tmp_path / "output").open("w") as output:
-        process = subprocess.Popen(
-            command, env=environment, stdout=output, stderr=output, start_new_session=True
-        )
-        wait_until(lambda: len([*folder.glob("going.*")]) == 2, 200)
-        process.kill()
-        process.wait()
-        wait_until(lambda: not processes_with(mark), 60)
-    left = {path.name for path in folder.iterdir()}
-    assert left == {"going.0", "going.1"}, (tmp_path / "output").read_text()
-
-
-def processes_with(mark):
-    found = []
-    for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):  # it has ended
-            if f"{mark}\0".encode() in path.read_bytes():
-                found.append(path.parent.name)
-    return found
 
 
 ASKED_TWICE = """

@@ -167,50 +167,6 @@ error_of(lambda: reduce("g" if rank == 0 else "h"))
     assert errors[0].split("{{")[-1].split("}}")[-1] == errors[1].split("{{")[-1].split("}}")[-1]
 
 
-def ours(line):
-    """Without what TensorFlow puts around it."""
-    return line.split("{{")[-1].split("}}")[-1].split(" [Op:")[0]
-
-
-def test_a_rank_makes_no_call(job):
-    """It is told by a call that it makes too late."""
-    _, output = job(
-        """
-if rank == 1:
-    wait_for("told")
-error_of(lambda: reduce("g"))
-if rank == 0:
-    os.mkdir(flag("told"))
-""",
-        **STALL,
-    )
-    errors = [ours(lines_of(rank, output)[0]) for rank in (0, 1)]
-    assert re.search(r"stall: 'g' \(world\) .*missing rank 1 ", errors[0]), output
-    assert "; rank 1 waits for no collective." in errors[0]
-    assert errors[0] == errors[1]
-
-
-def test_process_sets_differ(job):
-    """The same name in two sets is two calls; the text says so, on all ranks."""
-    _, output = job(
-        """
-part = hvd.add_process_set([0, 1])
-chosen = part if rank == 0 else hvd.global_process_set
-error_of(lambda: hvd.allreduce(tf.constant([1.0]), name="g", process_set=chosen))
-""",
-        ranks=3,
-        **STALL,
-    )
-    errors = [ours(lines_of(rank, output)[0]) for rank in range(3)]
-    assert len(set(errors)) == 1, output
-    found = re.search(r"stall: 'g' \((world|process set \d)\) .*missing rank (\d)", errors[0])
-    assert found, output
-    missing, other = ("0", r"process set \d") if found[1] == "world" else ("1", "world")
-    assert found[2] == missing
-    told = rf"rank {missing} waits for 'g' \({other}\): the same name in another process set"
-    assert re.search(told, errors[0]), output
-
-
 def test_a_rank_is_stopped(job):
     """It cannot answer for itself; the others name it, and do not wait for it."""
     _, output = job(
@@ -231,22 +187,6 @@ if rank == 0:
         assert re.search(r"stall: 'g' .*no answer from rank 1 ", line), output
         assert "a scheduler may have stopped" in line, output
         assert "branch" not in line, output
-
-
-def test_stall_check_can_be_turned_off(job):
-    code, output = job(
-        """
-if rank == 1:
-    time.sleep(5)
-say(reduce())
-""",
-        HOROVOD_STALL_CHECK_DISABLE="1",
-        HOROVOD_STALL_CHECK_TIME_SECONDS="1",
-        HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="2",
-    )
-    assert code == 0, output
-    assert (lines_of(0, output), lines_of(1, output)) == (["2.0"], ["2.0"])
-    assert "missing" not in output
 
 
 def test_shutdown_is_bounded_with_a_stopped_peer(job):

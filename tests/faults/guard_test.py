@@ -86,21 +86,6 @@ def test_a_mistake_ends_the_program(job):
     assert "trained" not in output
 
 
-def test_one_rank_did_not_wrap(job):
-    """Both stop before the first step, and are told which rank it is."""
-    program = "train(wrapped() if rank == 0 else sgd())"
-    code, output = job(PROGRAM + program, LIBRARY="keras", **STALL)
-    assert code != 0
-    assert "trained" not in output
-    assert output.count("a plain optimizer on rank 1") >= 2, output
-
-
-def test_guard_that_was_turned_off(job):
-    code, output = job(PROGRAM + "train(sgd())", LIBRARY="keras", TF_HVD_GUARD="off", **STALL)
-    assert code == 0
-    assert output.count("trained") == 2
-
-
 def test_keras_that_is_imported_after_tf_hvd(job):
     """The guard sees what is imported only in the middle of the program."""
     program = PROGRAM.replace("import tf_hvd.keras\n", "import tf_hvd.keras\nassert_late()\n", 1)

@@ -4,7 +4,7 @@
 //
 // Asks a GPU what the design of runtime/transport/gpu depends on: what calls
 // cost, what they do to other threads, and which of them wait. Of each probe a
-// line of JSON and the same as text; names of figures end with their unit.
+// line; names of figures end with their unit.
 // --ptx prints the kernel that keeps a stream busy, for 90 the one of 9.0.
 //
 // A probe runs in a process of its own, `calls` in two: what one does to the

@@ -10,11 +10,11 @@ import os
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 
 import pytest
+from finished import finished
 
 from tf_hvd.core import _native
 
@@ -49,7 +49,7 @@ def nccl_wheel():
     with tempfile.TemporaryDirectory(dir=CACHE) as new:
         command = [sys.executable, "-m", "pip", "install", "--no-deps", "--quiet"]
         command += ["--no-cache-dir", "--target", new, f"{DISTRIBUTION}=={VERSION}"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+        done = finished(command)
         if done.returncode:
             pytest.skip(f"the package index cannot be reached: {done.stderr[-500:]}")
         os.rename(new, folder)
@@ -80,9 +80,7 @@ def environment(nccl_wheel, tmp_path, mpi_library):
 def doctor(environment):
     """What `tf_hvd doctor` says, by name."""
     command = [sys.executable, "-m", "tf_hvd_command", "doctor", "--json"]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=LIMIT, check=True
-    )
+    done = finished(command, env=environment, check=True)
     return {line["name"]: line for line in json.loads(done.stdout)["findings"]}
 
 
@@ -110,9 +108,7 @@ def test_with_a_driver_it_is_found(environment, tmp_path):
     assert SOFTWARE.exists(), "./dev test --all builds it"
     environment["TF_HVD_CUDA_LIBRARY"] = str(SOFTWARE)
     asked = [sys.executable, "-c", "import tf_hvd; print('version', tf_hvd.nccl_built())"]
-    done = subprocess.run(
-        asked, env=environment, capture_output=True, text=True, timeout=LIMIT, check=True
-    )
+    done = finished(asked, env=environment, check=True)
     assert done.stdout.splitlines()[-1] == f"version {CODE}"
     version, _, path = doctor(environment)["NCCL"]["value"].partition(", ")
     assert version == VERSION

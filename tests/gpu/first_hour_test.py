@@ -13,6 +13,7 @@ import sys
 import time
 
 import pytest
+from finished import finished
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "tests" / "gpu"
@@ -46,10 +47,7 @@ def packed(tmp_path_factory):
     """What is carried to the machine; and software that stands for its driver and its NCCL."""
     place = tmp_path_factory.mktemp("machine")
     folder = place / "packed"
-    ended = subprocess.run(
-        [str(FOLDER / "first_hour.sh"), "pack", str(folder), f"--programs={PROGRAMS}"],
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    ended = finished([str(FOLDER / "first_hour.sh"), "pack", str(folder), f"--programs={PROGRAMS}"])
     assert ended.returncode == 0, ended.stdout
     shutil.copy(LIBRARY, place / LIBRARY.name)
     return folder
@@ -141,10 +139,15 @@ def test_the_packed_folder_is_small_and_enough(kit):
         "compute-sanitizer, memcheck", "compute-sanitizer, racecheck", "ncu, the slowest kernel",
     ):  # fmt: skip
         assert found[part][0] == "passed", (part, output)
-    # Each rule has an answer.
-    assert "no answer" not in report
-    assert report.count("| if ") == 10
-    assert found["What holds the slowest kernel up?"][0] == "memory 41.2 %, compute units 93.02 %"
+    assert "compute units busy 93.02 %" in found["ncu, the slowest kernel"][1]
+    measured = rows(report.partition("## Figures")[2])
+    for part, figure in {
+        "calls": "blocking_small_ready_us", "queries": "event_query_us",
+        "host_function": "called_99th_us", "copies": "pinned_alone_us", "waits": "nothing_waits",
+    }.items():  # fmt: skip
+        assert f"{figure}=" in measured[f"probe, {part}"][0]
+    for way in ("NCCL", "by the host's memory"):
+        assert measured[f"{way}, a rank is killed"][0].startswith("was told ")
     files = sorted(file.name for file in kit.out.iterdir())
     assert len(files) <= MOST_FILES
     assert [name for name in files if name.endswith(".log")] == [
@@ -153,8 +156,7 @@ def test_the_packed_folder_is_small_and_enough(kit):
     ]  # fmt: skip
     assert found["ncu"] == ["Version 2025.3.1"]
     assert found["NCCL"][0].endswith(", named by TF_HVD_NCCL_LIBRARY")
-    # All launches are in the table, as they were measured with all others.
-    assert "lists in" not in report.partition("## Bandwidth")[2].partition("## Answers")[0]
+    assert report.count(", lists in device memory | ") == 2  # packing, unpacking
     # Nothing of it came from the checkout, but for Python.
     logs = [kit.log(name).replace(sys.executable, "") for name in files]
     assert not [text for text in logs if f"{ROOT}/" in text]
@@ -222,11 +224,10 @@ def test_what_is_over_its_time_is_told_and_what_does_not_fit_is_left(kit, tmp_pa
 
 
 def test_a_dry_run_without_a_card_begins_nothing(kit):
-    ended = subprocess.run(
+    ended = finished(
         kit.command("--dry-run", f"--out={kit.out}"),
         env={**kit.environment, "TF_HVD_CUDA_LIBRARY": "libno_such_driver.so"},
-        stdout=subprocess.PIPE, text=True, timeout=600,
-    )  # fmt: skip
+    )
     assert ended.returncode == 0
     assert not kit.out.exists()
     steps = re.findall(r"^step (\d), (\w+): ", ended.stdout, re.MULTILINE)
@@ -248,7 +249,6 @@ def test_without_a_card_nothing_fails(kit):
     found = rows(kit.log("report.md"))
     reason = "no GPU: the driver has no device (error 0)"
     assert found["probe, waits"][:2] == ["not run", reason]
-    assert found["(a) How long until an ncclAllReduce is under way?"][::2] == ["no answer", "open"]
 
 
 def test_jobs_depend_on_the_first_with_nccl_and_a_part_runs_again_alone(kit, tmp_path):
@@ -276,10 +276,10 @@ def test_jobs_depend_on_the_first_with_nccl_and_a_part_runs_again_alone(kit, tmp
 def test_all_that_two_gpus_allow_with_tensorflow_where_it_is(tmp_path):
     command = [str(ROOT / "tests" / "run_gpu.sh"), *QUICKLY, f"--out={tmp_path}"]
     libraries = {"TF_HVD_CUDA_LIBRARY": str(LIBRARY), "TF_HVD_NCCL_LIBRARY": str(LIBRARY)}
-    ended = subprocess.run(
+    ended = finished(
         [*command, f"--programs={PROGRAMS}", "--steps=machine,kernels,jobs,tensorflow"],
-        env={**os.environ, **libraries}, stdout=subprocess.PIPE, text=True, timeout=600,
-    )  # fmt: skip
+        env={**os.environ, **libraries},
+    )
     assert ended.returncode == 0, ended.stdout
     found = rows((tmp_path / "report.md").read_text())
     assert found["GPUs"] == ["2: Software GPU, compute capability 9.0, CUDA 12.5"]
@@ -305,10 +305,7 @@ def test_all_that_two_gpus_allow_with_tensorflow_where_it_is(tmp_path):
 
 def test_the_programs_say_that_there_is_no_gpu():
     for name in ("device_check", "device_bandwidth", "device_probes", "nccl_job"):
-        ended = subprocess.run(
-            [str(PROGRAMS / name), "--cuda=libno_such_driver.so"],
-            stdout=subprocess.PIPE, text=True, timeout=600,
-        )  # fmt: skip
+        ended = finished([str(PROGRAMS / name), "--cuda=libno_such_driver.so"])
         assert (ended.returncode, ended.stdout) == (3, "no GPU: there is no CUDA driver\n")
 
 
@@ -319,7 +316,7 @@ def test_gcc_alone_builds_the_programs_from_what_is_packed(packed, tmp_path):
     build = ["bash", str(script), str(tmp_path), str(codes)]
     subprocess.run(build, env={**os.environ, "OPTIMIZE": "0"}, check=True, timeout=600)
     job = [str(tmp_path / "nccl_job"), f"--cuda={LIBRARY}", f"--nccl={LIBRARY}", "--lag_mib=1"]
-    ended = subprocess.run(job, stdout=subprocess.PIPE, text=True, timeout=600)
+    ended = finished(job)
     assert ended.returncode == 0, ended.stdout
     assert "58 collectives" in ended.stdout
 
@@ -334,10 +331,7 @@ def test_device_check_finds_wrong_bits(tmp_path):
         changed[place : place + len(name)] = name
     wrong = tmp_path / "libwrong.so"
     wrong.write_bytes(changed)
-    ended = subprocess.run(
-        [str(PROGRAMS / "device_check"), f"--cuda={wrong}", "--large=0"],
-        stdout=subprocess.PIPE, text=True, timeout=600,
-    )  # fmt: skip
+    ended = finished([str(PROGRAMS / "device_check"), f"--cuda={wrong}", "--large=0"])
     assert ended.returncode == 1
     assert re.match(r"tf_hvd_scale_int8 on \w+ rows, times .*, differs at byte \d+", ended.stdout)
 
@@ -351,7 +345,7 @@ def test_programs_that_neither_start_nor_can_be_compiled_are_told(kit, tmp_path)
 def test_a_pack_replaces_what_the_last_one_made_and_nothing_else(tmp_path):
     def pack(folder):
         command = [str(FOLDER / "first_hour.sh"), "pack", str(folder), f"--programs={PROGRAMS}"]
-        return subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=600)
+        return finished(command)
 
     folder, results = tmp_path / "packed", tmp_path / "packed" / "results"
     assert pack(folder).returncode == 0
@@ -369,96 +363,8 @@ def test_a_pack_replaces_what_the_last_one_made_and_nothing_else(tmp_path):
     assert (refused.returncode, "is not empty" in refused.stdout) == (1, True)
 
 
-@pytest.fixture
-def modules(monkeypatch):
-    """The kit's own, under names of their own."""
+def test_what_nccl_says_is_in_nobody_s_way(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
-    import first_hour_report
-    import step_log
-
-    return first_hour_report, step_log
-
-
-def of_probe(step_log, name, **figures):
-    output = json.dumps({"probe": name, **figures})
-    return {"probes": {f"probe, {name}": step_log.Entry(f"probe, {name}", output=output)}}
-
-
-@pytest.mark.parametrize(
-    ("rule", "probe", "figures", "decision"),
-    [
-        ("calls", "calls", {"nonblocking_small_ready_us": 31, "blocking_small_ready_us": 9},
-         "communicators that block, called on a thread of the runtime's own"),
-        ("calls", "calls", {"nonblocking_small_ready_us": 15, "blocking_small_ready_us": 9},
-         "communicators stay as they are, without blocking"),
-        ("queries", "queries", {"event_query_us": 2, "launch_alone_us": 3,
-                                "launch_beside_event_queries_us": 3},
-         "the oldest operation alone stays queried, with pauses"),
-        ("queries", "queries", {"event_query_us": 0.4, "launch_alone_us": 3,
-                                "launch_beside_event_queries_us": 3.1},
-         "the oldest operation is queried without pauses, beside the host function"),
-        ("host_function", "host_function", {"polled_us": 5, "called_us": 20, "called_99th_us": 60},
-         "a host function stays what rings"),
-        ("host_function", "host_function", {"polled_us": 5, "called_us": 90, "called_99th_us": 99},
-         "no host function: the oldest operation is polled"),
-        ("copies", "copies", {"pinned_alone_us": 9, "pinned_behind_copies_to_the_device_us": 900,
-                              "kernel_reads_pinned_alone_us": 8,
-                              "kernel_reads_pinned_behind_copies_to_the_device_us": 12},
-         "lists stay in pinned memory, where kernels read them"),
-        ("copies", "copies", {"pinned_alone_us": 9, "pinned_behind_copies_to_the_device_us": 19,
-                              "kernel_reads_pinned_alone_us": 8,
-                              "kernel_reads_pinned_behind_copies_to_the_device_us": 12},
-         "lists are copied to the device again"),
-        ("copies", "copies", {"pinned_alone_us": 9, "pinned_behind_copies_to_the_device_us": 900,
-                              "kernel_reads_pinned_alone_us": 8,
-                              "kernel_reads_pinned_behind_copies_to_the_device_us": 999},
-         "lists are copied to the device again"),
-        ("waits", "waits", {"nothing_waits": 0, "cuMemAlloc_waits": 0, "cuMemFree_waits": 1},
-         "in a step nobody calls cuMemFree"),
-        ("waits", "waits", {"nothing_waits": 1, "cuMemAlloc_waits": 1},
-         "open: larger --wait_ms"),
-        ("waits", "queries", {}, None),
-    ],
-)  # fmt: skip
-def test_what_a_probe_decides(modules, rule, probe, figures, decision):
-    report, step_log = modules
-    decided = getattr(report, rule)(of_probe(step_log, probe, **figures))
-    assert (decided and decided[1]) == decision
-
-
-def test_what_jobs_and_bandwidth_decide(modules):
-    report, step_log = modules
-    line = "ResNet-50, cast to float16, packed   76.6 MB  1500.0 GB/s, a copy  2000.0 GB/s:  75.0 %"
-    entry = step_log.Entry("b", output=f"{line} by tf_hvd_narrow_float16\n")
-    steps = {"bandwidth": {"b": entry}}
-    changed = "larger tiles or more unrolling, as ncu says: memory or instructions"
-    assert report.halves(steps) == ("the least is 75 % (tf_hvd_narrow_float16)", changed)
-    entry.output = entry.output.replace("75.0 %", "91.0 %")
-    assert report.halves(steps)[1] == "the kernels stay as they are"
-    assert report.slowest(steps["bandwidth"]) == (
-        "ResNet-50, cast to float16",
-        "tf_hvd_narrow_float16",
-    )
-    slower, faster = (
-        step_log.Entry(part, output=f"{line} by k\n".replace("1500.0", speed))
-        for part, speed in ((report.PINNED_LISTS, "1400.0"), (report.DEVICE_LISTS, "1500.0"))
-    )
-    compared = {"bandwidth": {one.name: one for one in (slower, faster)}}
-    assert report.slowest(compared["bandwidth"]) is None
-    assert report.lists(compared)[1] == "lists of up to 4 KiB become arguments of the launch"
-    slower.output = faster.output
-    assert report.lists(compared)[1] == "lists stay in pinned memory"
-    told = step_log.Entry("k", output="rank 0 was told 12034 ms after its last call: rank 1 died")
-    jobs = {"jobs": {"NCCL, a rank is killed": told}}
-    assert report.killed(jobs)[0] == "through NCCL 12034 ms"
-    assert report.killed(jobs)[1].startswith("ncclCommAbort does not end kernels in time")
-    flawed = step_log.Entry("f", result="failed", figure="58 collectives: all exact")
-    assert report.order({"jobs": {"NCCL, inputs not awaited": flawed}})[1].startswith(
-        "the jobs pro"
-    )
-
-
-def test_what_nccl_says_is_in_nobody_s_way(modules):
     import gpu_parts
 
     said = "host:7:9 [0] NCCL INFO Bootstrap: Using lo:127.0.0.1<0>\nNCCL: INFO more\n"
@@ -472,7 +378,7 @@ def test_what_nccl_says_is_in_nobody_s_way(modules):
 @pytest.mark.parametrize("capability", [75, 80, 90, 100])
 def test_the_kernel_that_spins_is_ptx(capability, tmp_path):
     program = [str(PROGRAMS / "device_probes"), f"--ptx={capability}"]
-    code = subprocess.run(program, stdout=subprocess.PIPE, text=True, check=True).stdout
+    code = finished(program, check=True).stdout
     (tmp_path / "spin.ptx").write_text(code)
     compiler = ["ptxas", f"-arch=sm_{capability}", "-o", str(tmp_path / "spin.cubin")]
     subprocess.run([*compiler, str(tmp_path / "spin.ptx")], check=True)

@@ -44,7 +44,7 @@ def read_flawed(code: int, output: str) -> Outcome:
 
 
 def read_probe(code: int, output: str) -> Outcome:
-    """How many figures the line of text has that follows the object of JSON."""
+    """How many figures its line has."""
     outcome = read_job(code, output)
     lines = [line for line in output.split("\n") if re.match(r"\w+:( \w+=| not here: )", line)]
     if outcome.result == "not run" or not lines:

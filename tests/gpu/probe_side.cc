@@ -38,22 +38,16 @@ std::string Rounded(double value) {
 }  // namespace
 
 void Figures::Print() const {
-  std::string json = R"({"probe": ")" + probe_ + "\"";
   std::string line = probe_ + ":";
   for (const auto& [name, value] : values_) {
-    json += ", \"" + name + "\": " + Rounded(value);
     line += " " + name + "=" + Rounded(value);
   }
   if (!not_here_.empty()) {
-    std::string quoted;
-    for (const char letter : not_here_) {
-      const bool plain = letter >= ' ' && letter != '"' && letter != '\\';
-      quoted += plain ? letter : ' ';
-    }
-    json += R"(, "not_here": ")" + quoted + "\"";
-    line += " not here: " + quoted;
+    std::string plain = not_here_;
+    std::replace(plain.begin(), plain.end(), '\n', ' ');
+    line += " not here: " + plain;
   }
-  std::printf("%s}\n%s\n", json.c_str(), line.c_str());
+  std::printf("%s\n", line.c_str());
   std::fflush(stdout);
 }
 

@@ -35,8 +35,8 @@ struct MoreCuda {
   SoftwareSpin software_spin = nullptr;
 };
 
-// What a probe has found, by names that end with the unit. Printed as an object
-// of JSON, which the report of the first hour reads, and as a line.
+// What a probe has found, by names that end with the unit. Printed as a line,
+// which the report of the first hour has.
 class Figures {
  public:
   explicit Figures(std::string probe) : probe_(std::move(probe)) {}

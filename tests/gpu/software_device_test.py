@@ -23,7 +23,9 @@ FILES = (
     "synchronize", "table", "verdicts",
 )  # fmt: skip
 # Without NCCL: what the ways differ in.
-FEW = ("allreduce", "compression", "exchange", "gather_broadcast", "sparse", "sum_rows")
+FEW = (
+    "allreduce", "compression", "exchange", "gather_broadcast", "sparse", "sum_rows", "table",
+)  # fmt: skip
 # Its sessions add to variables, for which TensorFlow has no kernel here but the CPU's: that one
 # reads the GPU's memory.
 V1_ADASUM = "(adasum_test and v1_)"
@@ -168,7 +170,7 @@ def run_parallel(run_to_end, environment, names, left_out=""):
     launches = re.search(r"(\d+) launches and copies on the software GPU", output)
     assert launches, output[-2000:]
     assert int(launches[1]) > 500
-    assert len(re.findall(r"\d{3} passed(?:, \d+ deselected)? in ", output)) == 2
+    assert len(re.findall(r"\d{2,} passed(?:, \d+ deselected)? in ", output)) == 2
 
 
 @pytest.mark.alone
@@ -188,7 +190,7 @@ def test_parallel_by_way_of_the_hosts_memory(run_to_end, mpi_library):
 @pytest.mark.alone
 @pytest.mark.timeout(LIMIT + 60)
 def test_parallel_by_cuda_aware_mpi(run_to_end, cuda_aware):
-    files = (*FEW, "adasum", "bits", "devices", "errors", "process_sets")
+    files = (*FEW, "adasum", "bits", "process_sets")
     run_parallel(run_to_end, cuda_aware, files, V1_ADASUM)
 
 

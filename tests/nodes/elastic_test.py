@@ -1,18 +1,15 @@
 """Elastic jobs on several machines, of which one is lost or falls silent, and another one comes."""
 
-import importlib
 import os
-import pathlib
 import re
 import subprocess
 import sys
 import threading
 import time
 
+import cluster as machines
 import pytest
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parent))
-machines = importlib.import_module("cluster")
 LIMIT = 600
 
 PROGRAM = """

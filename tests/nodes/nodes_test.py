@@ -5,7 +5,6 @@ skipped, with the reason.
 """
 
 import contextlib
-import importlib
 import importlib.metadata
 import os
 import pathlib
@@ -15,14 +14,13 @@ import sys
 import threading
 import time
 
+import cluster as machines
 import pytest
 
 from tf_hvd.observe import step_report, trace_reader
 
 HERE = pathlib.Path(__file__).resolve().parent
 PARALLEL = HERE.parent / "python" / "parallel"
-sys.path.append(str(HERE))
-machines = importlib.import_module("cluster")
 
 LIMIT = 600
 

@@ -4,9 +4,7 @@ The machines are namespaces of this one (cluster.py), which share their files.
 """
 
 import contextlib
-import importlib
 import os
-import pathlib
 import pty
 import re
 import signal
@@ -14,12 +12,9 @@ import subprocess
 import sys
 import time
 
+import cluster as machines
 import psutil
 import pytest
-
-HERE = pathlib.Path(__file__).resolve().parent
-sys.path.append(str(HERE))
-machines = importlib.import_module("cluster")
 
 LIMIT = 600
 PROGRAM = """

@@ -1,18 +1,13 @@
 """Jobs under a real Slurm of two nodes; skipped where Debian's packages of it are missing."""
 
-import importlib
-import pathlib
 import re
 import subprocess
 import sys
 import time
 
+import cluster as machines
 import pytest
-
-HERE = pathlib.Path(__file__).resolve().parent
-sys.path.append(str(HERE))
-machines = importlib.import_module("cluster")
-scheduler = importlib.import_module("slurm")
+import slurm as scheduler
 
 LIMIT = 600
 TF_HVD = f"{sys.executable} -P -m tf_hvd_command run"

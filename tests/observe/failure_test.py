@@ -1,14 +1,10 @@
 """The sentence that says what went wrong, for made-up jobs."""
 
 import dataclasses
-import pathlib
-import sys
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
-
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from recorded import SECOND, Job, call, moving, through, waiting
 
 from tf_hvd.observe.failure import explain, of_one_job

@@ -4,11 +4,8 @@ import ctypes
 import pathlib
 import re
 import struct
-import sys
 
 import pytest
-
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from recording_test import HEADER_BYTES, SLOT_BYTES, file_of
 
 from tf_hvd.observe import recording

@@ -17,6 +17,7 @@ import urllib.parse
 import numpy as np
 import pytest
 import tensorflow as tf
+from finished import finished
 
 from tf_hvd.core import _native
 
@@ -182,10 +183,9 @@ def test_graphs_and_models(service, tmp_path):
         ["--input", "gs://bucket/in/model", "--output", "gs://bucket/models/stripped"],
         ["--check", "--input", "gs://bucket/models/stripped"],
     ]
-    result = subprocess.run(
-        [sys.executable, "-P", "-c", COMMANDS, json.dumps(commands)],
-        env=dict(os.environ), capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
+    result = finished(
+        [sys.executable, "-P", "-c", COMMANDS, json.dumps(commands)], env=dict(os.environ)
+    )
     assert result.stdout.endswith("[0, 0, 0]\n"), result.stdout + result.stderr
     stripped = tf.compat.v1.GraphDef.FromString(service.objects["out.pb"])
     assert [node.op for node in stripped.node] == ["Const", "Placeholder", "Identity"]

@@ -74,27 +74,6 @@ def test_factors_that_are_no_numbers(check_stripped, ops, factor):
     check_stripped(lambda: reduced(ops, (*REAL, *INTEGERS), 1, (0.5, factor)))
 
 
-@pytest.mark.parametrize("reduce_op", [0, 1, 3, 4, 5])
-def test_allreduce_of_each_kind(check_stripped, ops, reduce_op):
-    check_stripped(lambda: reduced(ops, ("float32", "int32"), reduce_op, (3.0, 0.5)))
-
-
-def test_groups(check_stripped, ops):
-    def build():
-        members = [tf.constant([[1.5, -2.0]]), tf.constant([[7.0], [8.0]])]
-        scales = {"prescale_factor": 0.1, "postscale_factor": 3.0}
-        return [
-            *ops.horovod_grouped_allreduce(members, [], reduce_op=0, **scales),
-            *ops.horovod_grouped_allgather(members, []),
-            *ops.horovod_grouped_reducescatter(members, reduce_op=1, **scales),
-        ]
-
-    stripped = check_stripped(build)
-    kinds = {node.name: node.op for node in stripped.node}
-    for name in ("Allreduce", "Allgather", "Reducescatter"):
-        assert kinds[f"HorovodGrouped{name}"] == "IdentityN"
-
-
 def test_the_step_of_an_optimizer_is_dropped(check_stripped, ops):
     def build():
         members = [tf.constant([1.5, -2.0]), tf.constant([7.0])]
@@ -109,18 +88,6 @@ def test_the_step_of_an_optimizer_is_dropped(check_stripped, ops):
         assert "stamp_count" not in node.attr
         if node.op == "IdentityN":
             assert len([edge for edge in node.input if edge[0] != "^"]) == 2
-
-
-def test_tensors_that_travel(check_stripped, ops):
-    def build():
-        x = tf.constant(np.arange(6.0).reshape(3, 2))
-        return [
-            ops.horovod_allgather(x),
-            ops.horovod_broadcast(x, root_rank=0),
-            ops.horovod_reducescatter(x, reduce_op=1, prescale_factor=2.0, postscale_factor=1.0),
-        ]
-
-    check_stripped(build)
 
 
 @pytest.mark.parametrize("splits", [[], [3], [2], [0]])

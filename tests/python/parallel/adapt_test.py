@@ -1,18 +1,10 @@
 """hvd.adapt: what one process has that adapts to the data of all ranks."""
 
-import pathlib
-import sys
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
-
-import tf_hvd as hvd
-import tf_hvd.keras
-
-sys.path.append(str(pathlib.Path(__file__).resolve().parent))
 from adapted_rows import (
     KINDS,
     LIBRARIES,
@@ -28,6 +20,9 @@ from adapted_rows import (
     share,
     words,
 )
+
+import tf_hvd as hvd
+import tf_hvd.keras
 
 pytestmark = [pytest.mark.framework, pytest.mark.jobs(2, 3)]
 

@@ -1,18 +1,11 @@
 """Layers that are adapted to data: compared in `fit` and `broadcast_variables`, and repaired."""
 
 import gc
-import pathlib
-import sys
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-
-import tf_hvd as hvd
-import tf_hvd.keras
-
-sys.path.append(str(pathlib.Path(__file__).resolve().parent))
 from adapted_rows import (
     EACH_KIND,
     LIBRARIES,
@@ -29,6 +22,9 @@ from adapted_rows import (
     share,
     words,
 )
+
+import tf_hvd as hvd
+import tf_hvd.keras
 
 pytestmark = [pytest.mark.framework, pytest.mark.jobs(2)]
 

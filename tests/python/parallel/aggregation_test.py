@@ -315,3 +315,19 @@ def test_v1_adasum_of_two_lists_in_turn(rank, size):
             adasum.apply_gradients(pairs)
     # Equal changes are averaged.
     np.testing.assert_allclose([a.numpy()[0], b.numpy()[0]], [-2.0, -20.0], rtol=1e-6)
+
+
+def test_a_v1_meta_graph_with_passes_can_be_imported(tmp_path):
+    """Its collection of train ops named one in the branch that applies the sums."""
+    file = str(tmp_path / "model.meta")
+    with tf.Graph().as_default():
+        weight = v1.get_variable("w", initializer=[1.0])
+        optimizer = v1.train.AdagradOptimizer(0.1)
+        wrapped = hvd.DistributedOptimizer(optimizer, backward_passes_per_step=2)
+        train = wrapped.minimize(tf.reduce_sum(weight * weight))
+        v1.train.export_meta_graph(file)
+    with tf.Graph().as_default() as graph:
+        v1.train.import_meta_graph(file)
+        assert v1.get_collection(v1.GraphKeys.TRAIN_OP) == [
+            graph.get_operation_by_name(train.op.name)
+        ]

@@ -44,49 +44,6 @@ def equal(actual, expected):
     np.testing.assert_array_equal(actual, expected)
 
 
-def test_sum_min_max_of_every_dtype(evaluate, rank, size):
-    ops = {hvd.Sum: np.add, hvd.Min: np.minimum, hvd.Max: np.maximum}
-    cells = [(op, d) for op in ops for d in DTYPES if op == hvd.Sum or not d.is_complex]
-
-    def reduce_all(*tensors):
-        return [
-            hvd.allreduce(t, op=op, name=f"r_{op}_{t.dtype.name}")
-            for (op, _), t in zip(cells, tensors, strict=True)
-        ]
-
-    results = evaluate(reduce_all, *[of(rank, dtype) for _, dtype in cells])
-    for (op, dtype), result in zip(cells, results, strict=True):
-        expected = functools.reduce(ops[op], everybody(size, dtype))
-        equal(result, expected.astype(numpy_type(dtype)))
-
-
-def test_average_of_every_dtype(evaluate, rank, size):
-    """Of integers truncated toward zero; floats are such that up to 4 can be divided."""
-
-    def mine(r, dtype):
-        x = of(r, dtype)
-        return (x if dtype.is_unsigned else -x) if dtype.is_integer else x * numpy_type(dtype)(12)
-
-    results = evaluate(lambda *ts: [hvd.allreduce(t) for t in ts], *[mine(rank, d) for d in DTYPES])
-    for dtype, result in zip(DTYPES, results, strict=True):
-        wide = np.complex128 if dtype.is_complex else np.float64
-        mean = sum(mine(r, dtype).astype(wide) for r in range(size)) / size
-        equal(result, (np.trunc(mean) if dtype.is_integer else mean).astype(numpy_type(dtype)))
-
-
-def test_product_of_every_dtype(evaluate, rank, size):
-    def factors(r, dtype):
-        return (of(r, tf.int64) % 3 * (1j if dtype.is_complex else 1)).astype(numpy_type(dtype))
-
-    results = evaluate(
-        lambda *ts: [hvd.allreduce(t, op=hvd.Product) for t in ts],
-        *[factors(rank, dtype) for dtype in DTYPES],
-    )
-    for dtype, result in zip(DTYPES, results, strict=True):
-        expected = functools.reduce(np.multiply, [factors(r, dtype) for r in range(size)])
-        equal(result, expected.astype(numpy_type(dtype)))
-
-
 @pytest.mark.parametrize("dtype", [*FLOATS, tf.complex64], ids=lambda dtype: dtype.name)
 def test_infinities_and_nan_arrive(rank, size, dtype):
     """Rank 0 has what is no number, in one element each; the others have ones."""
@@ -109,21 +66,6 @@ def test_infinities_and_nan_arrive(rank, size, dtype):
         assert result.tobytes() == special.astype(numpy_type(dtype)).tobytes()
 
 
-def test_what_a_dtype_has_not():
-    for dtype, op in ((tf.complex64, "Min"), (tf.complex128, "Max"), (tf.bool, "Average")):
-        with pytest.raises(tf.errors.InvalidArgumentError, match=f"{op} of {dtype.name}"):
-            hvd.allreduce(tf.zeros([2], dtype), op=getattr(hvd, op))
-
-
-def test_bool(evaluate, rank, size):
-    inputs = [np.array([r % 2 == 0, True, False, r == 0]) for r in range(size)]
-    ops = [hvd.Min, hvd.Product, hvd.Max, hvd.Sum]
-    results = evaluate(lambda t: [hvd.allreduce(t, op=op) for op in ops], inputs[rank])
-    every, some = np.logical_and.reduce(inputs), np.logical_or.reduce(inputs)
-    for result, expected in zip(results, [every, every, some, some], strict=True):
-        equal(result, expected)
-
-
 @pytest.mark.usefixtures("one_machine")
 def test_half_precisions_are_summed_in_float32(rank, size):
     # One by one, in the half precision, each addition of 1 would be lost.
@@ -133,31 +75,11 @@ def test_half_precisions_are_summed_in_float32(rank, size):
         equal(hvd.allreduce(value, op=hvd.Sum).numpy(), np.array([total], numpy_type(dtype)))
 
 
-@pytest.mark.parametrize(
-    "shape", [(), (1,), (0,), (3, 0, 2), (2, 1, 3, 1, 2), (1, 2, 1, 2, 1, 1, 3, 1)]
-)
-def test_shapes(rank, size, shape):
-    result = hvd.allreduce(of(rank, tf.float32, shape), op=hvd.Sum).numpy()
-    equal(result, sum(everybody(size, tf.float32, shape)).astype(np.float32))
-
-
 def test_larger_than_any_buffer_on_the_way(rank, size):
     count = (3 << 20) + 7
     base = np.arange(count, dtype=np.float32) % 1024
     result = hvd.allreduce(tf.constant(base + rank), op=hvd.Sum).numpy()
     equal(result, base * size + sum(range(size)))
-
-
-def test_scales(evaluate, rank, size):
-    def scaled(x, n):
-        options = {"op": hvd.Sum, "prescale_factor": 0.5, "postscale_factor": 4.0}
-        return hvd.allreduce(x, **options), hvd.allreduce(n, **options)
-
-    floats, integers = evaluate(scaled, of(rank, tf.float64), of(rank, tf.int32))
-    inputs = everybody(size, tf.float64)
-    equal(floats, sum(x * 0.5 for x in inputs) * 4.0)
-    # Integers are truncated where they are scaled: before the sum, and after.
-    equal(integers, (sum(np.trunc(x * 0.5) for x in inputs) * 4.0).astype(np.int32))
 
 
 def random_numbers(rank, dtype):

@@ -5,8 +5,6 @@ do nothing but count take the cores away meanwhile, at moments of their own.
 """
 
 import contextlib
-import importlib
-import pathlib
 import random
 import subprocess
 import sys
@@ -14,13 +12,11 @@ import threading
 import time
 
 import numpy as np
+import numpy_collectives as reference
 import pytest
 import tensorflow as tf
 
 import tf_hvd as hvd
-
-sys.path.append(str(pathlib.Path(__file__).resolve().parent))
-reference = importlib.import_module("numpy_collectives")
 
 RUNS = 20
 DTYPES = ("float32", "float64", "float16", "bfloat16")

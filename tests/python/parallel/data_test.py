@@ -21,32 +21,23 @@ def unknown(dataset):
     return dataset.filter(lambda *_: True)
 
 
+# Of so many elements, those that ranks have in turn; by default they are repeated.
+IN_TURN = {
+    "keep": lambda count, size: range(count),
+    "drop": lambda count, size: range(count // size * size),
+    None: lambda count, size: [i % count for i in range(-(-count // size) * size)],
+}
+
+
+@pytest.mark.parametrize("uneven", list(IN_TURN))
 @pytest.mark.parametrize("count", [0, 1, 3, 7, 12])
 @pytest.mark.parametrize("known", [True, False])
-def test_each_element_once(size, count, known):
+def test_shares(size, count, known, uneven):
     dataset = tf.data.Dataset.range(count)
-    dataset = hvd.shard(dataset if known else unknown(dataset), uneven="keep")
-    parts = everybody(dataset)
-    assert parts == [list(range(r, count, size)) for r in range(size)]
-
-
-@pytest.mark.parametrize("count", [0, 1, 3, 7, 12])
-@pytest.mark.parametrize("known", [True, False])
-def test_drop(size, count, known):
-    dataset = tf.data.Dataset.range(count)
-    dataset = hvd.shard(dataset if known else unknown(dataset), uneven="drop")
-    whole = count // size * size
-    assert everybody(dataset) == [list(range(r, whole, size)) for r in range(size)]
-
-
-@pytest.mark.parametrize("count", [0, 1, 3, 7, 12])
-@pytest.mark.parametrize("known", [True, False])
-def test_even_by_default(size, count, known):
-    dataset = tf.data.Dataset.range(count)
-    parts = everybody(hvd.shard(dataset if known else unknown(dataset)))
-    longest = -(-count // size)
-    whole = [i % count for i in range(longest * size)]
-    assert parts == [whole[r::size] for r in range(size)]
+    options = {"uneven": uneven} if uneven else {}
+    parts = everybody(hvd.shard(dataset if known else unknown(dataset), **options))
+    in_turn = list(IN_TURN[uneven](count, size))
+    assert parts == [in_turn[r::size] for r in range(size)]
 
 
 def test_structures_of_any_shape_whose_number_is_not_known(rank, size):

@@ -3,17 +3,10 @@
 tests/docs/blocks.py finds them; docs_setups.py has the names that they take for granted.
 """
 
-import importlib
-import pathlib
-import sys
-
+import blocks
 import numpy as np
 import pytest
-
-HERE = pathlib.Path(__file__).resolve().parent
-sys.path += [str(HERE), str(HERE.parents[1] / "docs")]
-SETUPS = importlib.import_module("docs_setups").SETUPS
-blocks = importlib.import_module("blocks")
+from docs_setups import SETUPS
 
 pytestmark = [pytest.mark.framework, pytest.mark.jobs(2)]
 

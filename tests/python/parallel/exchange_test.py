@@ -6,12 +6,7 @@ import tensorflow as tf
 
 import tf_hvd as hvd
 
-INTEGERS = [
-    tf.uint8, tf.int8, tf.uint16, tf.int16, tf.uint32, tf.int32, tf.uint64, tf.int64,
-]  # fmt: skip
 FLOATS = [tf.float16, tf.bfloat16, tf.float32, tf.float64]
-COMPLEX = [tf.complex64, tf.complex128]
-DTYPES = [*INTEGERS, *FLOATS, *COMPLEX]
 
 
 def of(rank, dtype, shape=(5, 3)):
@@ -58,19 +53,6 @@ def received(rank, size, dtype):
 
 
 @pytest.mark.not_compiled
-def test_alltoall_of_every_dtype(evaluate, rank, size):
-    dtypes = [*DTYPES, tf.bool]
-    results = evaluate(
-        lambda *ts: [hvd.alltoall(t, splits=splits_of(rank, size)) for t in ts],
-        *[tagged(rank, size, dtype) for dtype in dtypes],
-    )
-    for dtype, (output, splits) in zip(dtypes, results, strict=True):
-        rows, counts = received(rank, size, dtype)
-        equal(output, rows)
-        equal(splits, counts)
-
-
-@pytest.mark.not_compiled
 def test_alltoall_with_a_tensor_of_splits(evaluate, rank, size):
     """Rows beyond the splits are not sent."""
     output, splits = evaluate(
@@ -80,34 +62,6 @@ def test_alltoall_with_a_tensor_of_splits(evaluate, rank, size):
     )
     equal(output, received(rank, size, tf.float32)[0])
     equal(splits, received(rank, size, tf.float32)[1])
-
-
-def test_alltoall_without_splits(evaluate, rank, size):
-    result = evaluate(hvd.alltoall, np.arange(size * 2)[:, None] + 100 * rank)
-    equal(result, np.concatenate([np.arange(2)[:, None] + 2 * rank + 100 * r for r in range(size)]))
-
-
-@pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0), (1, 2, 1, 1, 2, 1, 1, 2)])
-def test_alltoall_of_shapes(rank, size, shape):
-    shape = (shape[0] * size, *shape[1:])
-    result = hvd.alltoall(tf.fill(shape, float(rank)))
-    parts = [np.full((shape[0] // size, *shape[1:]), r, np.float32) for r in range(size)]
-    equal(result.numpy(), np.concatenate(parts))
-
-
-def test_alltoall_where_one_rank_sends_everything(rank, size):
-    splits = [3] * size if rank == size - 1 else [0] * size
-    output, counts = hvd.alltoall(tf.range(3 * size)[: sum(splits)], splits=splits)
-    equal(output.numpy(), np.arange(3, dtype=np.int32) + 3 * rank)
-    equal(counts.numpy(), np.int32([0] * (size - 1) + [3]))
-
-
-def test_alltoall_twice_is_the_identity(rank, size):
-    start = tagged(rank, size, tf.int64)
-    there, counts = hvd.alltoall(tf.constant(start), splits=splits_of(rank, size))
-    back, counts = hvd.alltoall(there, splits=counts)
-    equal(back.numpy(), start)
-    assert counts.numpy().tolist() == splits_of(rank, size)
 
 
 def test_alltoall_larger_than_any_buffer_on_the_way(rank, size):
@@ -136,46 +90,6 @@ def test_scalars_have_no_rows():
     for function in (hvd.alltoall, hvd.reducescatter, hvd.allgather):
         with pytest.raises((tf.errors.OpError, ValueError), match=r"scalar|dimension"):
             function(tf.constant(1.0))
-
-
-def test_reducescatter_of_every_dtype(evaluate, rank, size):
-    def reduce_all(*tensors):
-        return [[hvd.reducescatter(t, op=op) for op in (hvd.Sum, hvd.Average)] for t in tensors]
-
-    # 4 * 48 is too much for int8.
-    dtypes = [dtype for dtype in DTYPES if dtype != tf.int8]
-    results = evaluate(reduce_all, *[of(rank, dtype) for dtype in dtypes])
-    for dtype, (total, average) in zip(dtypes, results, strict=True):
-        expected = sum(of(r, dtype) for r in range(size)).astype(dtype.as_numpy_dtype)
-        equal(total, expected[rows_of(rank, size, 5)])
-        mean = (expected.astype(np.complex128 if dtype.is_complex else np.float64) / size).astype(
-            dtype.as_numpy_dtype
-        )
-        equal(average, mean[rows_of(rank, size, 5)])
-
-
-def test_reducescatter_min_max_product(evaluate, rank, size):
-    dtypes = [dtype for dtype in DTYPES if not dtype.is_complex]
-    ops = {hvd.Min: np.minimum, hvd.Max: np.maximum, hvd.Product: np.multiply}
-    results = evaluate(
-        lambda *ts: [[hvd.reducescatter(t, op=op) for op in ops] for t in ts],
-        *[of(rank, dtype) // 12 for dtype in dtypes],
-    )
-    for dtype, row in zip(dtypes, results, strict=True):
-        for function, result in zip(ops.values(), row, strict=True):
-            expected = of(0, dtype) // 12
-            for r in range(1, size):
-                expected = function(expected, of(r, dtype) // 12)
-            if dtype != tf.int8 or function is not np.multiply:
-                equal(result, expected[rows_of(rank, size, 5)])
-
-
-@pytest.mark.parametrize("shape", [(0,), (1,), (2, 0), (7,), (1, 2), (9, 1, 2, 1, 1, 1, 2, 1)])
-def test_reducescatter_of_shapes(rank, size, shape):
-    """Fewer rows than ranks: the last ranks get none."""
-    result = hvd.reducescatter(tf.constant(of(rank, tf.float32, shape)), op=hvd.Sum).numpy()
-    expected = sum(of(r, tf.float32, shape) for r in range(size))
-    equal(result, expected[rows_of(rank, size, shape[0])])
 
 
 @pytest.mark.usefixtures("one_machine")

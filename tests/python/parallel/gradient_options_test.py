@@ -61,6 +61,7 @@ OPTIONS = {
     "bf16": (lambda v: {"compression": hvd.Compression.bf16}, [4]),
     "two groups": (lambda v: {"groups": 2}, [2, 2]),
     "num_groups": (lambda v: {"num_groups": 4}, [1, 1, 1, 1]),
+    "more groups than gradients": (lambda v: {"groups": 9}, [1, 1, 1, 1]),
     "lists": (lambda v: {"groups": [[v[3], v[0]], [v[1]]]}, [2, 1, 1]),
 }
 

@@ -6,24 +6,26 @@ and TensorFlow derives the sum of the losses.
 """
 
 import functools
-import importlib
-import pathlib
-import sys
 
+import derivatives
 import numpy as np
 import pytest
 import tensorflow as tf
+from derivatives import (
+    ROWS,
+    compare,
+    directions,
+    exchanged,
+    inputs,
+    reduced,
+    run_eagerly,
+    scattered,
+    weights,
+)
 
 import tf_hvd as hvd
 from tf_hvd.collectives import _calls
 from tf_hvd.collectives.options import ReductionOptions
-
-sys.path.append(str(pathlib.Path(__file__).resolve().parent))
-derivatives = importlib.import_module("derivatives")
-ROWS, inputs = derivatives.ROWS, derivatives.inputs
-weights, directions, compare = derivatives.weights, derivatives.directions, derivatives.compare
-reduced, scattered = derivatives.reduced, derivatives.scattered
-exchanged, run_eagerly = derivatives.exchanged, derivatives.run_eagerly
 
 pytestmark = pytest.mark.framework
 

@@ -11,13 +11,6 @@ import tensorflow as tf
 import tf_hvd as hvd
 
 
-def test_topology_ops(evaluate, rank, size):
-    def topology():
-        return hvd.rank_op(), hvd.size_op(), hvd.local_rank_op(), hvd.local_size_op()
-
-    assert tuple(map(int, evaluate(topology))) == (rank, size, hvd.local_rank(), hvd.local_size())
-
-
 def test_each_rank_in_its_own_order(rank, size):
     """Forty requests in flight at once; each rank creates them from another place on."""
     count = 40
@@ -80,15 +73,6 @@ def test_calls_are_made_before_what_takes_long(tmp_path, rank, size):
     hvd.barrier()
     for result in results:
         np.testing.assert_array_equal(result, np.full([2, 2], 2 * size, np.float32))
-
-
-def test_equal_calls_stay_apart(evaluate, size):
-    def twice(t):
-        return hvd.allreduce(t, op=hvd.Sum), hvd.allreduce(t, op=hvd.Sum)
-
-    first, second = evaluate(twice, np.float32([1, 2]))
-    np.testing.assert_array_equal(first, np.float32([1, 2]) * size)
-    np.testing.assert_array_equal(second, first)
 
 
 def test_iterations_of_a_loop_meet_their_own(evaluate, rank, size):
@@ -174,24 +158,6 @@ def test_ignore_name_scope(size):
             return hvd.allreduce(t, op=hvd.Sum, name="inside", ignore_name_scope=True)
 
     np.testing.assert_array_equal(function(tf.constant([1.0])), np.float32([size]))
-
-
-def test_eager_names_are_honoured(rank, size):
-    """Each rank calls from its own threads in its own order: only names can match."""
-    import threading
-
-    results = {}
-
-    def call(i):
-        results[i] = hvd.allreduce(tf.constant([float(i)]), op=hvd.Sum, name=f"thread_{i}").numpy()
-
-    order = [(k + rank) % 6 for k in range(6)]
-    threads = [threading.Thread(target=call, args=(i,)) for i in order]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert {i: float(r[0]) for i, r in results.items()} == {i: float(i * size) for i in range(6)}
 
 
 def test_saved_function_runs_again(tmp_path, size):

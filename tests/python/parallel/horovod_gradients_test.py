@@ -7,23 +7,16 @@ ranks' tensors in one process, so that each rule is a line.
 """
 
 import functools
-import importlib
 import logging
-import pathlib
-import sys
 
+import derivatives
 import numpy as np
 import pytest
 import tensorflow as tf
+from derivatives import ROWS, compare, exchanged, inputs, run_eagerly, scattered, uneven
 
 import tf_hvd as hvd
 from tf_hvd.collectives import gradients
-
-sys.path.append(str(pathlib.Path(__file__).resolve().parent))
-derivatives = importlib.import_module("derivatives")
-ROWS, inputs, uneven = derivatives.ROWS, derivatives.inputs, derivatives.uneven
-compare, run_eagerly = derivatives.compare, derivatives.run_eagerly
-scattered, exchanged = derivatives.scattered, derivatives.exchanged
 
 pytestmark = pytest.mark.framework
 

@@ -150,12 +150,6 @@ def test_sums_and_what_has_64_bits_travel_as_they_are(rank, size):
     assert {op.type for op in graph.get_operations()} == {"Placeholder", "HorovodAllreduce"}
 
 
-def test_bool_has_no_average():
-    for reduce in (hvd.allreduce, hvd.reducescatter):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="Average of bool"):
-            reduce(tf.constant([True] * hvd.size()))
-
-
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("other", [tf.int16, tf.int64, tf.float32])
 def test_ranks_with_other_integers_get_an_error(rank, other):

@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import subprocess
 import sys
 
 import keras
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
+from finished import finished
 
 import tf_hvd
 import tf_hvd.keras as hvd
@@ -313,6 +313,19 @@ def test_all_ranks_skip_together(inside):
     assert int(scaler.iterations.numpy()) == 1
 
 
+def test_all_ranks_of_tf_keras_skip_together():
+    inner = hvd.DistributedOptimizer(tf_keras.optimizers.SGD(1.0))
+    scaler = tf_keras.mixed_precision.LossScaleOptimizer(inner)
+    variables = make_variables(tf_keras)
+    scaler.build(variables)
+    step = tf.function(lambda *g: apply(scaler, variables, list(g)), autograph=False)
+    step(*overflow(variables))
+    assert [variable.numpy().tolist() for variable in variables] == [[1.0] * 2, [1.0] * 3]
+    assert float(scaler.loss_scale) == 2.0**14
+    step(*gradients_of(variables, hvd.rank()))
+    assert_updated(variables)
+
+
 def test_copies_are_plain():
     optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam())
     again = type(optimizer).from_config(optimizer.get_config())
@@ -364,10 +377,7 @@ def test_saved_model_loads_without_tf_hvd(library, tmp_path):
         return
     path = str(tmp_path / "model.keras")
     model.save(path)
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", LOAD, library.__name__, path],
-        capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
+    done = finished([sys.executable, "-P", "-c", LOAD, library.__name__, path])
     assert done.returncode == 0, done.stderr
     predicted = model.predict(np.ones([2, 3]), verbose=0).tobytes().hex()
     assert predicted in done.stdout

@@ -116,41 +116,6 @@ def test_unconnected_gradients():
             np.testing.assert_array_equal(results[0], np.float32([[0]]))
 
 
-OPTIONS = {
-    "sum": ({"op": hvd.Sum}, lambda: 1.0),
-    "compression": ({"compression": hvd.Compression.bf16}, None),
-    "predivide": ({"gradient_predivide_factor": 2.0}, None),
-    "one group": ({"groups": 1}, None),
-    "two groups": ({"groups": 2}, None),
-    "more groups than gradients": ({"groups": 9}, None),
-}
-
-
-@pytest.mark.parametrize("case", list(OPTIONS))
-def test_options(case):
-    options, factor = OPTIONS[case]
-    assert_reduced(tape_gradients(make_variables(), **options), factor and factor())
-
-
-@pytest.mark.ranks(2)
-def test_lists_of_variables_as_groups():
-    variables = make_variables([tf.float32] * 4)
-    groups = [[variables[3], variables[0]], [variables[1]]]
-
-    @tf.function(autograph=False)
-    def compute():
-        return tape_gradients(variables, groups=groups)
-
-    assert_reduced(compute())
-    graph = compute.get_concrete_function().graph
-    sizes = [
-        op.get_attr("num_tensors")
-        for op in graph.get_operations()
-        if op.type == "HorovodGroupedAllreduce"
-    ]
-    assert sizes == [2, 1, 1]
-
-
 @pytest.mark.ranks(2)
 def test_buckets_by_dtype_and_size(monkeypatch):
     """Last to first; float32 in twos, for 16 bytes hold two of 8."""

@@ -152,6 +152,10 @@ any_shapes = st.one_of(
     st.lists(st.integers(1, 2), min_size=8, max_size=8).map(tuple),
     st.just((30011,)),  # more than travels in one message
 )
+# Of what has rows: TensorFlow's tensors have 8 dimensions at most.
+row_shapes = st.one_of(
+    small_shapes, small_shapes, st.lists(st.integers(1, 2), min_size=7, max_size=7).map(tuple)
+)
 
 
 @st.composite
@@ -161,12 +165,12 @@ def tensors(draw, operation, size):
     if operation == "barrier":
         return {}
     if operation in UNEVEN:
-        shapes = [draw(small_shapes)[:2] for _ in range(count)]
+        shapes = [draw(row_shapes) for _ in range(count)]
         rows = [tuple(draw(st.integers(0, 5)) for _ in range(size)) for _ in range(count)]
         return {"shapes": tuple(shapes), "rows": tuple(rows)}
     shapes = [draw(any_shapes) for _ in range(count)]
     if operation in WITH_ROWS:
-        shapes = [(draw(st.integers(0, 2 * size + 1)), *shape[:4]) for shape in shapes]
+        shapes = [(draw(st.integers(0, 2 * size + 1)), *shape[:7]) for shape in shapes]
     return {"shapes": tuple(shapes)}
 
 

@@ -184,12 +184,11 @@ def check(call, result, rank):
             return [f"fails with {result}"], None
         told = TOLD.search(result.message)
         text = told[0] if told else f"not told in '{result.message}'"
-        wanted = [f"'{call.name}'"]
-        if call.mistake not in programs.REFUSED or rank != call.odd:
-            wanted.append(f"rank {call.odd}")
-        return [
-            f"'{w}' is not in '{result.message}'" for w in wanted if w not in result.message
-        ], text
+        refused = call.mistake in programs.REFUSED and rank == call.odd
+        kind = tf.errors.InvalidArgumentError if refused else tf.errors.FailedPreconditionError
+        wanted = [f"'{call.name}'", *([] if refused else [f"rank {call.odd}"])]
+        faults = [f"'{w}' is not in '{result.message}'" for w in wanted if w not in result.message]
+        return faults + [f"fails with {result!r}"] * (not isinstance(result, kind)), text
     if call.mistake != "":
         return ["does not fail"], None
     wanted = programs.expected(call, call.ranks.index(rank))

@@ -1,11 +1,6 @@
 """Random programs of collectives give, on every rank, the bits that NumPy gives."""
 
-import importlib
-import pathlib
-import sys
-
-sys.path.append(str(pathlib.Path(__file__).resolve().parent))
-programs_run = importlib.import_module("programs_run")
+import programs_run
 
 # In each job of tests/parallel_runs_test.py, the same ones each time.
 PROGRAMS = {1: 60, 2: 200, 3: 60, 4: 40}

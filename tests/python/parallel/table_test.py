@@ -4,33 +4,16 @@ A cell where the operation is defined gives the bits that NumPy gives; any other
 ends with the error that the page tells of. The last test counts the cells.
 """
 
-import importlib
-import importlib.util
 import os
-import pathlib
-import sys
 
+import collectives_table as table
+import numpy_collectives as reference
 import pytest
 import tensorflow as tf
 
 import tf_hvd as hvd
 from tf_hvd.core import _native
 
-HERE = pathlib.Path(__file__).resolve().parent
-sys.path.append(str(HERE))
-reference = importlib.import_module("numpy_collectives")
-
-
-def load_table():
-    path = HERE.parents[2] / "dev_support" / "collectives_table.py"
-    spec = importlib.util.spec_from_file_location("collectives_table", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-table = load_table()
 # Every test here that uses it runs in each mode; see conftest.
 every_operation = pytest.mark.parametrize("operation", table.operations(), ids=str)
 RAN = set()

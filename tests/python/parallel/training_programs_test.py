@@ -1,28 +1,62 @@
-"""Random training programs on all ranks have the weights of one worker.
+"""Training programs on all ranks have the weights of one worker.
 
-The first programs of a seed, the same ones each time; and mutants of tf_hvd, each of
-which one of these programs must notice. `./dev fuzz` runs more.
+Pairs of what a user chooses; the first random programs of a seed, the same ones each time;
+and mutants of tf_hvd, each of which one of these programs must notice. `./dev fuzz` runs
+more.
 """
 
 import dataclasses
-import importlib
-import pathlib
-import sys
 
 import pytest
 import tensorflow as tf
+import training_programs as programs
+import training_run
 
 import tf_hvd as hvd
 from tf_hvd.training import reduction
-
-sys.path.append(str(pathlib.Path(__file__).resolve().parent))
-programs = importlib.import_module("training_programs")
-training_run = importlib.import_module("training_run")
 
 pytestmark = [pytest.mark.framework, pytest.mark.jobs(2, 3)]
 
 SEED, PROGRAMS = 8, {2: 10, 3: 8}
 reduce = reduction.GradientReducer.reduce
+
+
+WAYS = (
+    ("keras", programs.FIT), ("keras", programs.OWN_STEP), ("keras", programs.BY_HAND),
+    ("keras", programs.TAPE), ("tf_keras", programs.FIT),
+)  # fmt: skip
+SPECIAL = (
+    {},
+    {"options": (("gradient_accumulation_steps", 2),)},
+    {"options": (("clipnorm", 0.01),)},
+    {"model": "embedding"},
+    {"eager": True},
+)
+
+
+def pairs():
+    """Each pair of a way, an optimizer and what is special, as in a Latin square; sessions."""
+    for i, optimizer in enumerate(programs.KERAS_OPTIMIZERS):
+        for j, special in enumerate(SPECIAL):
+            library, loop = WAYS[(i + j) % len(WAYS)]
+            made = programs.Program(library=library, loop=loop, optimizer=optimizer, **special)
+            # tf_keras lacks some, or counts otherwise.
+            yield dataclasses.replace(made, library="keras") if programs.refused(made, 2) else made
+    for loop in (programs.FIT, programs.BY_HAND):
+        yield programs.Program(loop=loop, policy="mixed_float16")
+    passes = (("backward_passes_per_step", 3), ("average_aggregated_gradients", True))
+    for optimizer in programs.V1_OPTIMIZERS:
+        for special in ({"model": "table"}, {"model": "plain", "wrap": passes}):
+            yield programs.Program(
+                library="v1", loop=programs.SESSION, optimizer=optimizer, **special
+            )
+
+
+@pytest.mark.jobs(2)
+@pytest.mark.parametrize("program", pairs(), ids=str)
+def test_pairs(program):
+    with training_run.all_but_last() as others:
+        assert not training_run.run_program(program, others)
 
 
 def numbers():

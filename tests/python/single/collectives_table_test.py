@@ -1,22 +1,10 @@
 """docs/collectives.md says what the library says of itself."""
 
-import importlib.util
 import pathlib
-import sys
+
+import collectives_table as table
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-
-
-def load_table():
-    path = ROOT / "dev_support" / "collectives_table.py"
-    spec = importlib.util.spec_from_file_location("collectives_table", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-table = load_table()
 
 
 def test_page_is_what_the_library_says():

@@ -6,10 +6,10 @@ set, `none` is Compression.none; the reduce ops are numbers.
 """
 
 import json
-import subprocess
 import sys
 
 import pytest
+from finished import finished
 
 
 def words(text):
@@ -321,14 +321,7 @@ sys.__stdout__.write("ANSWER" + json.dumps(answer))
 def ours():
     """What a process with Horovod's names finds; they stay in it for good."""
     names = {module: list(entries) for module, entries in TABLE.items()}
-    ended = subprocess.run(
-        [sys.executable, "-c", ASK],
-        input=json.dumps(names),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    ended = finished([sys.executable, "-c", ASK], input=json.dumps(names))
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout.partition("ANSWER")[2])
 
@@ -380,14 +373,7 @@ sys.__stdout__.write("ANSWER" + json.dumps(texts))
 
 
 def test_what_cannot_be_there_says_why():
-    ended = subprocess.run(
-        [sys.executable, "-c", IMPORTS],
-        input=json.dumps(list(ABSENT)),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    ended = finished([sys.executable, "-c", IMPORTS], input=json.dumps(list(ABSENT)))
     assert ended.returncode == 0, ended.stderr
     texts = json.loads(ended.stdout.partition("ANSWER")[2])
     for module, cure in ABSENT.items():

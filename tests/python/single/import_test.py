@@ -6,10 +6,10 @@ other by one process: TensorFlow takes its time to load.
 
 import json
 import shutil
-import subprocess
 import sys
 
 import pytest
+from finished import finished
 
 from tf_hvd.core import _native, wheels
 
@@ -70,13 +70,7 @@ def outcome(tmp_path_factory):
     copy_package(root / "patch", VERSION="9.8.7")
     folders = {path.name: str(path) for path in sorted(root.iterdir(), key=lambda p: p.name)}
     folders["patch"] = folders.pop("patch")
-    result = subprocess.run(
-        [sys.executable, "-P", "-c", IMPORT_EACH, json.dumps(folders)],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    result = finished([sys.executable, "-P", "-c", IMPORT_EACH, json.dumps(folders)])
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout)
 
@@ -130,12 +124,6 @@ def test_a_python_without_tensorflow(tmp_path):
     """Python's own text names a module that the program itself may not have asked for."""
     (tmp_path / "tf_hvd").symlink_to(_native.DIRECTORY)
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import tf_hvd"
-    result = subprocess.run(
-        [sys.executable, "-P", "-S", "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    result = finished([sys.executable, "-P", "-S", "-c", code])
     last = result.stderr.splitlines()[-1]
     assert f"ModuleNotFoundError: {sys.executable} has tf_hvd, but no TensorFlow: pip" in last

@@ -1,7 +1,8 @@
 """The guard is installed whichever finder has found Keras, and whenever it is imported."""
 
-import subprocess
 import sys
+
+from finished import finished
 
 # What an editable installation does: a finder of its own, here before Python's.
 PROGRAM = """
@@ -45,12 +46,8 @@ def test_editable_keras(tmp_path):
     (tmp_path / "editable").mkdir()
     (tmp_path / "editable" / "__init__.py").write_text(LIBRARY)
     (tmp_path / "program.py").write_text(PROGRAM)
-    done = subprocess.run(
-        [sys.executable, "-P", str(tmp_path / "program.py"), str(tmp_path / "editable")],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
+    done = finished(
+        [sys.executable, "-P", str(tmp_path / "program.py"), str(tmp_path / "editable")]
     )
     assert "said: tf_keras 99.0 lacks " in done.stdout, done.stderr
     assert " Empty.apply_gradients" in done.stdout

@@ -1,7 +1,8 @@
 """tf.distribute strategies of several replicas are refused; the others pass."""
 
-import subprocess
 import sys
+
+from finished import finished
 
 PROGRAM = """
 import keras, numpy as np, tensorflow as tf, tf_keras
@@ -56,13 +57,7 @@ REFUSED = "within tf.distribute's MirroredStrategy of 2 replicas: both would red
 
 def test_strategies(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
-    done = subprocess.run(
-        [sys.executable, "-P", str(tmp_path / "program.py")],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    done = finished([sys.executable, "-P", str(tmp_path / "program.py")])
     lines = dict(
         line.split(": tf_hvd: ") for line in done.stdout.splitlines() if ": tf_hvd" in line
     )

@@ -2,11 +2,11 @@
 
 import os
 import pathlib
-import subprocess
 import sys
 
 import pytest
 import tensorflow as tf
+from finished import finished
 
 import tf_hvd as hvd
 from tf_hvd.core import tensorflow_hooks
@@ -185,13 +185,7 @@ print("all well")
 
 
 def test_init_with_sets():
-    result = subprocess.run(
-        [sys.executable, "-P", "-c", INIT],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        check=False,
-    )
+    result = finished([sys.executable, "-P", "-c", INIT])
     assert (result.returncode, result.stdout) == (0, "all well\n"), result.stderr
 
 
