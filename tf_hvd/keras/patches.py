@@ -116,7 +116,7 @@ def _watched_callbacks(
             callbacks = fit_sync.surround(base, [*callbacks, internal_callback(guard.Watch, base)])
         else:
             fit_config.release_writers(callbacks)
-            callbacks += resume.last(base, callbacks)
+            callbacks = resume.last(callbacks)
     init(callbacks, add_history, *args, **kwargs)
 
 
