@@ -297,16 +297,11 @@ def run_by_dtype(
 ) -> dict[int, Any]:
     """Runs a grouped collective once for each dtype.
 
-    Gradients of a bucket have one, but a compressor may send them in several.
-
-    Args:
-      tensors: the members by their number in the user's list, as they are sent.
-      name: name of the request; where there are several, the dtypes' names follow.
-      member_names: one for each tensor of the user's list, or None.
-      call: what runs the members of one dtype.
+    Gradients of a bucket have one, but a compressor may send them in several. The names of several
+    requests end in those of the dtypes.
 
     Returns:
-      The results by the same numbers.
+      The results by the tensors' numbers, which are their places in `member_names`.
     """
     groups: dict[str, list[int]] = {}
     for number, tensor in tensors.items():

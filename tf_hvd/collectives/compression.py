@@ -123,21 +123,13 @@ _HALVES: dict[Any, str] = {FP16Compressor: "float16", BF16Compressor: "bfloat16"
 
 
 class Sent(NamedTuple):
-    """A tensor on its way through an op that reduces.
-
-    Attributes:
-      compressor: what made it.
-      tensor: what the op gets: as it travels, or the user's own if the op is to cast it.
-      context: what `decompress` needs.
-      compression: what was done, for the ranks to compare; see `describe`.
-      wire_dtype: what the op casts it to, and back from; "" if it does not.
-    """
+    """A tensor on its way through an op that reduces."""
 
     compressor: Any
-    tensor: Any
-    context: Any
-    compression: str
-    wire_dtype: str
+    tensor: Any  # as it travels, or the user's own if the op is to cast it
+    context: Any  # what `decompress` needs
+    compression: str  # what was done, for the ranks to compare; see `describe`
+    wire_dtype: str  # what the op casts it to, and back from; "" if it does not
 
     @property
     def dtype(self) -> tf.DType:

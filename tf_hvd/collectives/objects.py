@@ -104,7 +104,6 @@ class Channel:
 
 @functools.lru_cache(maxsize=64, typed=True)
 def channel_of(name: str, process_set: ProcessSet) -> Channel:
-    """The channel of this name; the same one each time."""
     return Channel(name, process_set)
 
 
@@ -160,14 +159,7 @@ def _unpickle(state: int, parts: Sequence[np.ndarray], rank: int) -> Any:
 
 
 def _spread(channel: Channel, root: int, part: np.ndarray | None, size: int) -> np.ndarray:
-    """One part, from the root to all, in pieces.
-
-    Args:
-      channel: the way.
-      root: whose part it is.
-      part: the part at the root; None elsewhere.
-      size: its length, which all ranks know.
-    """
+    """One part, from the root, which alone gives it, to all, in pieces."""
     result = np.empty(size, np.uint8) if part is None else part
     source = np.zeros(min(size, PIECE_BYTES), np.uint8) if part is None else part
     for begin in range(0, size, PIECE_BYTES):

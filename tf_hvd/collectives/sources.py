@@ -110,11 +110,7 @@ def _number_of(variable: Any) -> int:
 
 
 def list_of(sources: Sequence[Any]) -> SourceList:
-    """The list of these sources; the same object as long as all variables in it live.
-
-    Args:
-      sources: tf.Variables, Keras variables, tensors.
-    """
+    """The list of these sources; the same object as long as all variables in it live."""
     key = tuple(map(id, sources))
     known = _Known.given.get(key)
     if known is None:

@@ -46,9 +46,6 @@ def is_seed(variable: Any) -> bool:
 
     Ranks that had the same one would drop the same units and turn all their images
     alike, as if a batch were one rank's, repeated.
-
-    Args:
-      variable: a tf.Variable or a Keras variable.
     """
     plain = tf_variable(variable)
     return (

@@ -36,9 +36,6 @@ def is_communicator(value: Any) -> bool:
 def world_ranks(comm: Any) -> list[int]:
     """The ranks in MPI_COMM_WORLD of a communicator's processes, in its order.
 
-    Args:
-      comm: of mpi4py; COMM_NULL has no processes.
-
     Raises:
       ValueError: an intercommunicator, or processes outside of MPI_COMM_WORLD.
     """

@@ -118,10 +118,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "gpus_on_all_ranks": (number, []),
         "cuda_built": (number, []),
         "gpu_report": (text, [text]),
-        "find_mpi": (
-            number,
-            [ctypes.POINTER(_InitOptions), text, size, text, size, *error],
-        ),
+        "find_mpi": (number, [ctypes.POINTER(_InitOptions), text, size, text, size, *error]),
         "check_settings": (number, error),
         "shared_bytes": (ctypes.c_int64, [number]),
         "mpi_threads_supported": (number, []),
@@ -268,10 +265,7 @@ def process_set_ranks(number: int) -> list[int] | None:
 
 
 def shutdown(reason: str, through: bool) -> None:
-    """Ends the runtime; the other ranks are told `reason`.
-
-    `through`: this rank has made all calls that it wanted to, rather than failed.
-    """
+    """Ends the runtime; `through`: this rank has made all its calls, rather than failed."""
     library.tf_hvd_shutdown(reason.encode(), through)
 
 

@@ -94,11 +94,7 @@ IGNORED = frozenset(f"HOROVOD_{name}" for name in _IGNORED.split())
 
 
 def warnings(values: Mapping[str, str]) -> list[str]:
-    """What a user should know about the variables that are set.
-
-    Args:
-      values: Horovod's variables and what they are set to.
-    """
+    """What a user should know about Horovod's variables that are set."""
     texts = [
         f"{name}={value} is not honoured: {VARIABLES[name].meaning.removeprefix(_NOT_HONOURED)}"
         for name, value in sorted(values.items())

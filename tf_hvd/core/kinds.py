@@ -31,9 +31,9 @@ class Kind:
 
     name: str
     yields: Yield = Yield.NOTHING
-    reduces: bool = False
-    has_root: bool = False
-    grouped: bool = False
+    reduces: bool = False  # elements: calls have an `op`
+    has_root: bool = False  # calls have a `root_rank`
+    grouped: bool = False  # there is an op for groups of tensors as well
 
     @property
     def functions(self) -> dict[str, str]:

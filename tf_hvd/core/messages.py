@@ -93,11 +93,7 @@ def _exactly(file: Source, size: int) -> bytes:
 
 
 class Link:
-    """One side of a connection between two processes of a machine. One thread at a time.
-
-    Args:
-        link: a connected socket, which is the link's from now on.
-    """
+    """One side of a connection between two processes of a machine. One thread at a time."""
 
     def __init__(self, link: socket.socket) -> None:
         self.socket = link

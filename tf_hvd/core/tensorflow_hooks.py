@@ -219,12 +219,9 @@ _COMPOSITE = {
 def execute(function: Callable[..., Any], op_type: str, tensor: Any, attributes: Any) -> Any:
     """Runs an op of one input and one output eagerly, as TensorFlow's wrapper of it would.
 
-    Args:
-      function: the wrapper, for what needs more: a callback of ops, a tensor of a graph.
-      op_type: the op's name.
-      tensor: the input.
-      attributes: names and values in turn. What has its default may be left out, but where
-        the op's gradient asks for it.
+    The wrapper is `function`, for what needs more: a callback of ops, a tensor of a graph.
+    `attributes` are names and values in turn. What has its default may be left out, but where the
+    op's gradient asks for it.
     """
     try:
         return pywrap_tfe.TFE_Py_FastPathExecute(
@@ -240,11 +237,7 @@ def state_variable(value: Any, name: str) -> Any:
     """A variable for this rank's own state; call it inside `tf.init_scope`.
 
     In a v1 graph it is a local variable, which `local_variables_initializer`
-    initialises and a Saver leaves out.
-
-    Args:
-      value: what it starts with.
-      name: its name; made unique in a v1 graph.
+    initialises and a Saver leaves out; its name is made unique there.
     """
     if tf.executing_eagerly():
         # Not tf.Variable: in all traces of a tf.function but the first nobody may make one.
@@ -268,11 +261,7 @@ def retraced(function: Any) -> Any:
 
 
 def waits_for(values: Any) -> list[Any]:
-    """What a control dependency on these values takes; nothing in eager mode, where all is done.
-
-    Args:
-      values: in any nest, of tensors, IndexedSlices, ops, and None for nothing.
-    """
+    """What a control dependency on these values, in any nest, takes; nothing in eager mode."""
     if tf.executing_eagerly():
         return []
     flat = tf.nest.flatten(values, expand_composites=True)
@@ -319,12 +308,7 @@ class ByVariables(Generic[State]):
         self._kept: dict[tuple[int, ...] | None, tuple[list[Any], State]] = {}
 
     def get(self, variables: Sequence[Any] | None, make: Callable[[], State]) -> State:
-        """What is kept for these variables; made if this is the first time.
-
-        Args:
-          variables: in their order; None for a caller that has one list only.
-          make: makes it.
-        """
+        """What is kept for these variables; None: for a caller that has one list only."""
         held = [tf_variable(variable) for variable in variables or ()]
         key = None if variables is None else tuple(map(id, held))
         if key not in self._kept:

@@ -44,7 +44,7 @@ class File(NamedTuple):
     kind: str
     host: str
     path: str
-    held: bool
+    held: bool  # whether the callback can be left to one rank (root_only)
 
 
 class FitConfig(NamedTuple):
@@ -68,9 +68,9 @@ class FitConfig(NamedTuple):
     changing: tuple[str, ...]
     averages: bool
     files: tuple[File, ...]
-    backup: str | None
-    backup_options: tuple[str, ...]
-    layers: list[adapted.Layer]
+    backup: str | None  # "ours", "Keras'", or None
+    backup_options: tuple[str, ...]  # of ours
+    layers: list[adapted.Layer]  # with an adapted state, that are alive in the process
 
 
 def _known(callback: Any) -> str:
@@ -87,15 +87,7 @@ def hold_writers(callbacks: Iterable[Any]) -> None:
 def release_writers(
     callbacks: Iterable[Any], shared: Collection[tuple[str, str]] = ()
 ) -> list[Any]:
-    """Has callbacks that were held act on this rank again.
-
-    Args:
-      callbacks: those of a `fit`.
-      shared: kinds and paths of those that remain held.
-
-    Returns:
-      Those that were released.
-    """
+    """Has callbacks that were held act on this rank again, but those in `shared`; gives them."""
     released = [
         callback
         for callback in callbacks

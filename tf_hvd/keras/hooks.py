@@ -168,10 +168,6 @@ def track_when_saved(optimizer: Any, state: Callable[[], Sequence[Any]]) -> None
 
     TensorFlow saves no function that uses a variable which no object has. Keras' own formats and
     checkpoints do not get them.
-
-    Args:
-      optimizer: one that makes updates itself.
-      state: gives the variables.
     """
 
     def children(

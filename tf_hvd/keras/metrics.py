@@ -76,13 +76,8 @@ def check_names(everyone: Sequence[Mapping[str, float]], ranks: Sequence[int]) -
 def average(logs: Mapping[str, Any], process_set: ProcessSet, strict: bool) -> dict[str, float]:
     """The averages over ranks of the numbers in `logs`; one collective.
 
-    Args:
-      logs: this rank's.
-      process_set: who takes part.
-      strict: whether all ranks must have the same names.
-
     Raises:
-      ValueError: they have not.
+      ValueError: `strict`, and the ranks have different names.
     """
     mine = numbers_of(logs)
     if not agreement.takes_part(process_set):

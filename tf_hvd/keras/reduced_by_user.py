@@ -68,11 +68,8 @@ class ReducedByUser:
 
         So it is under Horovod's names, by which apply_gradients() never reduces. One reduced
         gradient is enough: the others may be the rank's own. Under tf_hvd's names a second Average,
-        Min or Max changes nothing, and other ops raise.
-
-        Args:
-          gradients: as the program gave them, before they are scaled or added up.
-          variables: what they belong to.
+        Min or Max changes nothing, and other ops raise. Gradients are here as the program gave
+        them, before they are scaled or added up.
 
         Raises:
           ValueError: to reduce them is wrong, or may be.

@@ -54,12 +54,7 @@ def _write(directory: str, files: Files) -> None:
 
 
 def hand_out(directory: str | None, process_set: ProcessSet) -> Files:
-    """The first rank's backup, on all ranks; one broadcast.
-
-    Args:
-      directory: where it is, at the first rank; ignored elsewhere.
-      process_set: who takes part.
-    """
+    """The first rank's backup, which is in its directory, on all ranks; one broadcast."""
     root = (process_set.ranks or [0])[0]
     mine = _read(directory) if directory is not None and process_set.rank() == 0 else None
     files: Files = broadcast_object(
@@ -117,7 +112,6 @@ class BackupAndRestore(FollowsData):
 
     @staticmethod
     def methods_around(base: Any) -> dict[str, Any]:
-        """Those of Keras' class that write."""
         found = {name: _and_states(base, name) for name in compat.SAVES if hasattr(base, name)}
         if hasattr(base, compat.ASKED_BY_TF_KERAS):  # tf_keras' asks for batches only to write then
             found[compat.ASKED_BY_TF_KERAS] = lambda self: True
@@ -134,11 +128,7 @@ class BackupAndRestore(FollowsData):
         return (str(self.save_freq), *(str(int(signum)) for signum in self._signals))
 
     def agree(self, within_epochs: bool = False) -> None:
-        """All ranks of the model have one of these.
-
-        Args:
-          within_epochs: and with the same options.
-        """
+        """All ranks of the model have one of these; `within_epochs`: with the same options."""
         self._agreed, self._within_epochs = True, within_epochs
 
     def receive(self, files: Files) -> None:
@@ -291,14 +281,7 @@ def last(callbacks: Sequence[Any]) -> list[Any]:
 
 
 def follow_data(fit: Any, model: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """The arguments of a `fit`, whose data the first of its callbacks follows that does so.
-
-    Args:
-      fit: Keras' method.
-      model: whose it is.
-      args: what it is called with,
-      kwargs: and by name.
-    """
+    """The arguments of a `fit`, whose data the first of its callbacks follows that does so."""
     try:
         call = inspect.signature(fit).bind(model, *args, **kwargs)
     except TypeError:  # Keras says it

@@ -249,13 +249,9 @@ def synchronized(base: Any, process_set: ProcessSet = global_process_set) -> Any
 
 
 def synchronize_again(layers: Sequence[Any], base: Any, process_set: ProcessSet) -> None:
-    """Makes the batch normalizations of a loaded model what they were when it was saved.
+    """Makes the batch normalizations of a loaded model what they were when it was saved, in place.
 
-    Args:
-      layers: of the model; those with `synchronized=True` become layers over the
-        batches of all members, in place.
-      base: the BatchNormalization of their Keras.
-      process_set: the members.
+    Those with `synchronized=True` become layers over the batches of all members.
     """
     for layer in layers:
         if isinstance(layer, base) and layer.synchronized:

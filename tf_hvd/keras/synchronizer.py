@@ -41,12 +41,7 @@ class _Counts(NamedTuple):
 class GradientSynchronizer:
     """Reduces the gradients of the one optimizer that it is hooked into, and counts.
 
-    Args:
-      name: what the requests are called after.
-      reducer: does the reduction.
-      local: the variables that each rank trains for itself.
-      check_steps: compare the ranks' weights every so many updates; 0: never.
-      given: which method of the user's makes an update.
+    It compares the ranks' weights every `check_steps` updates; 0: never.
     """
 
     def __init__(
@@ -162,12 +157,7 @@ class GradientSynchronizer:
         grads: Sequence[Any],
         vars: Sequence[Any],  # noqa: A002 - the argument is Horovod's
     ) -> list[Any]:
-        """Horovod's `optimizer._allreduce`: reduces gradients; the next update does not again.
-
-        Args:
-          grads: tensors, IndexedSlices and None.
-          vars: what they belong to.
-        """
+        """Horovod's `optimizer._allreduce`: reduces gradients; the next update does not again."""
         with tf.name_scope(compat.SCOPE):
             self.begin(grads, vars)
             reduced = self.reduce(grads, vars)
@@ -181,13 +171,7 @@ class GradientSynchronizer:
         vars: Sequence[Any],  # noqa: A002 - the argument is Horovod's
         use_generic_names: bool = False,
     ) -> list[Any]:
-        """Horovod's `optimizer._allreduce_grads`: reduces gradients, as a tape does.
-
-        Args:
-          grads: tensors, IndexedSlices and None.
-          vars: what they belong to.
-          use_generic_names: requests are named by their place, not by the variables.
-        """
+        """Horovod's `optimizer._allreduce_grads`: reduces gradients, as a tape does."""
         reduced = self._reducer.reduce(list(grads), list(vars), use_generic_names)
         eager_marks.put(reduced, vars)
         return reduced

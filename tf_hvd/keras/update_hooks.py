@@ -20,19 +20,12 @@ from tf_hvd.keras.synchronizer import GradientSynchronizer
 
 
 class Update(NamedTuple):
-    """A call of a method that makes an update.
-
-    Attributes:
-      gradients: what it is called with.
-      variables: what they belong to.
-      make: calls the method with other gradients in their place, and all else as it was.
-      says_reduced: whether an argument says that the gradients are reduced.
-    """
+    """A call of a method that makes an update."""
 
     gradients: list[Any]
     variables: list[Any]
-    make: Callable[[list[Any]], Any]
-    says_reduced: bool = False
+    make: Callable[[list[Any]], Any]  # with other gradients in their place, and all else as it was
+    says_reduced: bool = False  # whether an argument says that the gradients are reduced
 
 
 def _put_around(optimizer: Any, name: str, around: Callable[[Any, Update], Any]) -> None:
@@ -176,12 +169,9 @@ def _give(target: Any, synchronizer: GradientSynchronizer, update: Update, scale
 def hook_passes(optimizer: Any, synchronizer: GradientSynchronizer) -> None:
     """Makes one optimizer apply the sum of several calls' gradients, with the last of them.
 
-    Between, neither the weights change nor the optimizer's count of iterations.
-
-    Args:
-      optimizer: one that makes updates itself, hooked already; or one around it, whose class
-        overrides how.
-      synchronizer: what is hooked into it, with an aggregation of this optimizer alone.
+    Between, neither the weights change nor the optimizer's count of iterations. The optimizer,
+    hooked already, makes updates itself; or it is around such a one, and its class overrides how.
+    The synchronizer's aggregation is of this optimizer alone.
     """
     aggregation = synchronizer.aggregation
     assert aggregation is not None

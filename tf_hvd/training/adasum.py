@@ -49,11 +49,7 @@ class AdasumUpdates:
         self._steps: ByVariables[_Step] = ByVariables()
 
     def apply(self, update: Callable[[], Any], variables: Sequence[Any]) -> Any:
-        """Runs `update`, and then combines what it changed if the passes are complete.
-
-        Args:
-          update: applies this rank's gradients.
-          variables: those that `update` changes.
+        """Runs `update`, and combines its changes of the variables if the passes are complete.
 
         Returns:
           An op in a graph, None in eager mode.

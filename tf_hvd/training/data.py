@@ -40,7 +40,6 @@ def _place(process_set: ProcessSet) -> tuple[int, int]:
 
 
 def _cardinality(dataset: tf.data.Dataset) -> int:
-    """Number of elements, or tf.data's INFINITE_CARDINALITY or UNKNOWN_CARDINALITY."""
     value = tf.get_static_value(dataset.cardinality())
     return int(tf.data.UNKNOWN_CARDINALITY) if value is None else int(value)
 

@@ -185,9 +185,7 @@ class _Body(_Flow):
 class Library:
     """The functions that the graphs call, at any depth; read when the first is asked for.
 
-    Args:
-      graphs: of the functions being traced.
-      reducing: the types of ops that are taken for a reduction.
+    Ops of the types in `reducing` are taken for a reduction.
     """
 
     def __init__(self, graphs: Sequence[Any], reducing: Collection[str]) -> None:
@@ -226,11 +224,7 @@ _UNKNOWN = _Unknown()
 class Tracing(_Flow):
     """The functions that are being traced, which are inside of each other.
 
-    Or a v1 graph and those in it: what is outermost captures nothing.
-
-    Args:
-      graphs: theirs, the innermost first.
-      reducing: the types of ops that are taken for a reduction.
+    Or a v1 graph and those in it: what is outermost captures nothing. The innermost is the first.
     """
 
     def __init__(

@@ -54,10 +54,7 @@ def _numbers(dataset: Any, names: Sequence[str]) -> list[int | None]:
 def order_of(dataset: tf.data.Dataset, total: int, uneven: str) -> Order:
     """What decides on the order of elements, from the dataset back to its sources.
 
-    Args:
-      dataset: this rank's.
-      total: its number of elements, or what tf.data says instead.
-      uneven: the argument of `shard`.
+    `total`: its number of elements, or what tf.data says instead.
     """
     parts, seeds, random = [], [], []
     if tf.executing_eagerly() and dataset.options().deterministic is False:
@@ -101,13 +98,7 @@ _REMEDY = (
 
 
 def compare(dataset: tf.data.Dataset, total: int, uneven: str, process_set: ProcessSet) -> None:
-    """One collective: all ranks of the set must give the same dataset.
-
-    Args:
-      dataset: this rank's.
-      total: its number of elements, or what tf.data says instead.
-      uneven: the argument of `shard`.
-      process_set: who shares the dataset.
+    """One collective: all ranks of the set must give the same arguments; see `order_of`.
 
     Raises:
       ValueError: on all ranks, with the same text.

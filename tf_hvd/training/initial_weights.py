@@ -53,12 +53,8 @@ def _text() -> tuple[str, str]:
 def compare(variables: Sequence[Any], process_set: ProcessSet, bits: Any = None) -> Any:
     """Compares the variables, and has the first rank tell if they differ; gives True.
 
-    All ranks of the set call it, or run what it puts into a graph, at the same place.
-
-    Args:
-      variables: tf.Variables.
-      process_set: the ranks.
-      bits: the variables' fingerprints, if they were taken before.
+    All ranks of the set call it, or run what it puts into a graph, at the same place. `bits`: the
+    variables' fingerprints, if they were taken before.
     """
     bits = agreement.fingerprints(variables) if bits is None else bits
     wrong = agreement.unequal(
@@ -89,11 +85,7 @@ class _Reductions:
         self._made = 0
 
     def is_due(self, sources: Sequence[Any]) -> Any:
-        """Counts one, now or when the graph runs, and says whether it is the one.
-
-        Args:
-          sources: the list.
-        """
+        """Counts one, now or when the graph runs, and says whether it is the one."""
         if tf.executing_eagerly():
             self._made += 1
             return self._made == REDUCTION
@@ -122,11 +114,7 @@ def _reductions_of(listed: SourceList, process_set: ProcessSet) -> _Reductions:
 def before_reduction(
     sources: Sequence[Any], process_set: ProcessSet
 ) -> tuple[list[Any], Any | None]:
-    """Gradients of these sources are about to be reduced.
-
-    Args:
-      sources: what they are gradients of; only variables are compared.
-      process_set: who reduces.
+    """Gradients of these sources, of which variables are compared, are about to be reduced.
 
     Returns:
       What the reduction waits for in a graph, nothing in eager mode; and for `agreement.stamped`.

@@ -69,12 +69,9 @@ class GradientCheck:
 
     @verbatim
     def before_update(self, kind: str, pairs: Sequence[tuple[Any, Any]], only_added: bool) -> None:
-        """An update is about to be made.
+        """An optimizer of some kind is about to update variables by gradients that must be reduced.
 
-        Args:
-          kind: the type of the optimizer.
-          pairs: gradients that ought to be reduced, and their variables.
-          only_added: whether nothing need have been sent. Looked at in eager mode only.
+        `only_added`: whether nothing need have been sent. Looked at in eager mode only.
 
         Raises:
           GuardError: nothing has reduced the gradients.
@@ -204,9 +201,6 @@ def refuse_in_loss_scaler(what: str) -> None:
 
     It looks at the gradients of each call and then applies them or not: ranks would
     decide differently, and the sum of several calls would have parts of several scales.
-
-    Args:
-      what: the arguments of the optimizer inside that make it so.
 
     Raises:
       ValueError: the caller is called by one.
