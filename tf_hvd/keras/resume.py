@@ -158,7 +158,7 @@ class BackupAndRestore(FollowsData):
             variable.assign(own)
         if self._callbacks is not None and process_set.size() == 1:
             self._within_epochs = True
-        data_order.resume_after(0)  # a `fit` before may have failed before its first epoch
+        data_order.done.batches = 0  # a `fit` before may have failed before its first epoch
         self._place = Place(self.orders)
         together = process_set if self._agreed else None
         self._states = RankStates(self._callbacks or (), self.model, self._place, together)
@@ -201,8 +201,7 @@ class BackupAndRestore(FollowsData):
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Writes, if it is time, what was after the batch before."""
         super().on_train_batch_begin(batch, logs)  # type: ignore[misc]
-        if data_order.not_left_out():  # by this version of Keras
-            data_order.take_done()
+        if data_order.take_done():  # which this version of Keras has not left out
             self._place.begin_anew()
         if self._preemption is not None and self._preemption.is_time():
             self._due = True
