@@ -12,7 +12,6 @@ from tf_hvd.core._strategy import refuse_replicas
 from tf_hvd.core.tensorflow_hooks import in_xla, on_host, tf_variable, verbatim, waits_for
 from tf_hvd.keras import compat
 from tf_hvd.keras.reduced_by_user import ReducedByUser, as_given
-from tf_hvd.keras.update_checks import check_if, checks_state
 from tf_hvd.keras.users_methods import Given
 from tf_hvd.training import agreement, eager_marks, guard, initial_weights
 from tf_hvd.training._local import LocalVariables
@@ -81,7 +80,7 @@ class GradientSynchronizer:
         """The variables that functions have captured which make updates."""
         found = [counter.variable for counter in self._counts or ()]
         if found:
-            found.append(checks_state())
+            found.append(_turn().variable)
         return found + (self.aggregation.variables() if self.aggregation is not None else [])
 
     def shared(self, variables: Sequence[Any]) -> list[Any]:
@@ -119,9 +118,6 @@ class GradientSynchronizer:
         if self._given.by is not self:  # that of an outer optimizer has reduced them
             self._count(gradients)
         return True
-
-    def before_pass(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        self.reduced_by_user.before_pass(gradients, variables)
 
     def begin(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Remembers what an update is about to be made of, with what Keras leaves out of it."""
@@ -201,7 +197,7 @@ class GradientSynchronizer:
         checks = []
         compiled = in_xla()
         if not compiled:  # else a bucket's call has the names of those that have a gradient
-            checks.append(check_if(tf.equal(done, 0), self._check_presence))
+            checks.append(_check_if(tf.equal(done, 0), self._check_presence))
         due: dict[Callable[[Any | None], Any], Any] = {}
         if guard.watches():
             due[self._check_start] = tf.equal(done, initial_weights.REDUCTION - 1)
@@ -212,7 +208,7 @@ class GradientSynchronizer:
         shared = self.shared(self._variables) if compiled else []
         bits, read = agreement.read_before(shared, [*due.values()])
         for check, when in due.items():
-            checks.append(check_if(when, functools.partial(check, bits)))
+            checks.append(_check_if(when, functools.partial(check, bits)))
         return waits_for(checks), read
 
     def applied(self, variables: Sequence[Any]) -> None:
@@ -255,3 +251,24 @@ class GradientSynchronizer:
         return agreement.assert_equal(
             self.shared(self._variables), self.process_set, f"{self.name}_weights", bits
         )
+
+
+@functools.cache
+def _turn() -> Counter:
+    """What all checks of this process write to, so that no two of a function run side by side."""
+    return Counter("tf_hvd_checks")
+
+
+def _check_if(due: Any, check: Callable[[], Any]) -> Any:
+    """Runs a check where it is due; after those before it in the program, of all optimizers.
+
+    Their requests have no scope and so may have one name. TensorFlow keeps the order of
+    what writes to one variable, also where functions are called by another.
+    """
+
+    def in_turn() -> Any:
+        with tf.control_dependencies([check()]):
+            _turn().add()
+        return tf.constant(True)
+
+    return tf.cond(due, in_turn, lambda: tf.constant(True))

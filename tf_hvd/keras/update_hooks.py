@@ -182,7 +182,7 @@ def hook_passes(optimizer: Any, synchronizer: GradientSynchronizer) -> None:
         if synchronizer.in_users_method or (gradients and not variables):
             return update.make(gradients)
         compat.build_optimizer(target, variables)
-        synchronizer.before_pass(gradients, variables)
+        synchronizer.reduced_by_user.before_pass(gradients, variables)
         complete, sums = aggregation.add(gradients, variables)
 
         def apply() -> None:
