@@ -117,7 +117,8 @@ def _agree(
     with on_host():
         mine = [order, -order]
         if identifies:
-            mine.append(sources.broadcast_number(listing.number, root_rank))
+            number = _native.ops.horovod_broadcast_number(listing.number, root_rank=root_rank)
+            mine.append(tf.reshape(number, [1]))
         both = collectives.allreduce(
             tf.concat(mine, 0),
             op=reduce_ops.Min,
@@ -135,8 +136,8 @@ def _agree(
     # Reference variables are in no tf.function, whose order this is about.
     resources = [variable for variable in variables if hasattr(variable, "handle")]
     before = waits_for([variable.is_initialized() for variable in resources])
-    with tf.control_dependencies(agreed + before):
-        return waits_for(sources.identify(listing.number, both[8]))
+    with tf.control_dependencies(agreed + before), on_host():
+        return waits_for(_native.ops.horovod_identify(listing.number, both[8]))
 
 
 def _beside(variable: Any) -> contextlib.AbstractContextManager[Any]:

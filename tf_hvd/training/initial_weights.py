@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.collectives.sources import SourceList, count_reduction, list_of
+from tf_hvd.collectives.sources import SourceList, list_of
 from tf_hvd.core import _native
 from tf_hvd.core.process_sets import (
     ProcessSet,
@@ -92,7 +92,11 @@ class _Reductions:
         if not in_xla():
             plain = map(tf_variable, sources)
             first = next(each for each in plain if isinstance(each, tf.Variable))
-            made = count_reduction(self._listed, first, id_of(self._process_set))
+            made = _native.ops.horovod_count_reduction(
+                [first.handle] if hasattr(first, "handle") else [],
+                source_list=self._listed.number(),
+                process_set_id=id_of(self._process_set),
+            )
             return tf.equal(made, REDUCTION)
         if self._count is None:
             self._count = Counter("distributed/reductions", self._process_set)
