@@ -67,13 +67,6 @@ def _load_ops() -> Any:
         ) from error
 
 
-def _run_collectives_side_by_side() -> None:
-    # Only now: a TensorFlow that this wheel is not for is refused first, and may lack a part of it.
-    from tf_hvd.core import tensorflow_hooks
-
-    tensorflow_hooks.run_always_and_side_by_side(_COLLECTIVES)
-
-
 class _InitOptions(ctypes.Structure):
     """tf_hvd_init_options of runtime/api/c_api.h."""
 
@@ -100,15 +93,9 @@ def _declare(library: ctypes.CDLL) -> None:
         "shutdown": (None, [text, number]),
         "forked_text": (text, []),
         "process_mark": (text, []),
-        "is_initialized": (number, []),
         "not_initialized_text": (text, []),
-        "rank": (number, []),
-        "size": (number, []),
-        "local_rank": (number, []),
-        "local_size": (number, []),
-        "cross_rank": (number, []),
-        "cross_size": (number, []),
-        "is_homogeneous": (number, []),
+        **dict.fromkeys(("is_initialized", "rank", "size", "is_homogeneous"), (number, [])),
+        **dict.fromkeys(("local_rank", "local_size", "cross_rank", "cross_size"), (number, [])),
         "add_process_set": (number, [numbers, number, numbers, *error]),
         "remove_process_set": (number, [number, *error]),
         "gather_ranks": (number, [numbers, number, numbers, number, numbers, *error]),
@@ -151,7 +138,10 @@ build: Mapping[str, Any] = build_info.BUILDS[minor]
 """What the library for it was built with."""
 _library = DIRECTORY / build["library"]
 ops = _load_ops()
-_run_collectives_side_by_side()
+# Only now: a TensorFlow that this wheel is not for is refused first, and may lack a part of it.
+from tf_hvd.core.tensorflow_hooks import run_always_and_side_by_side  # noqa: E402
+
+run_always_and_side_by_side(_COLLECTIVES)
 # The same file again: the loader hands out the copy that TensorFlow opened.
 library = ctypes.CDLL(str(_library))
 _declare(library)

@@ -116,17 +116,13 @@ def _remember_exceptions() -> None:
         if not _is_forked():
             ends_by(value, trace)
         previous(kind, value, trace)
-        if not _is_forked() and not hasattr(sys, "ps1") and _outlived_by_threads():
+        here = threading.current_thread()
+        threads = any(each is not here and not each.daemon for each in threading.enumerate())
+        if threads and not _is_forked() and not hasattr(sys, "ps1"):
             # Python waits for those first, and meanwhile the others would for this rank.
             _native.shutdown(_Exit.reason, _Exit.through)
 
     sys.excepthook = hook
-
-
-def _outlived_by_threads() -> bool:
-    """Whether this process does not end when its main thread does."""
-    here = threading.current_thread()
-    return any(each is not here and not each.daemon for each in threading.enumerate())
 
 
 def _at_exit() -> None:

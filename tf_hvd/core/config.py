@@ -227,8 +227,7 @@ def launched_rank() -> int | None:
     Not a setting: `tf_hvd run` tells it each rank. In a job of a part of the ranks (`init(comm)`)
     it is another number than `rank()`.
     """
-    text = os.environ.get(contract.RANK, "")
-    return int(text) if text.isdigit() else None
+    return _number(contract.RANK)
 
 
 def elastic_start() -> int | None:
@@ -236,7 +235,11 @@ def elastic_start() -> int | None:
 
     Not a setting: `tf_hvd run` tells it each rank.
     """
-    text = os.environ.get(contract.START, "")
+    return _number(contract.START)
+
+
+def _number(name: str) -> int | None:
+    text = os.environ.get(name, "")
     return int(text) if text.isdigit() else None
 
 

@@ -23,15 +23,10 @@ def _is_not_mpi(value: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Variable:
-    """One of Horovod's variables.
+    """One of Horovod's variables."""
 
-    Attributes:
-      meaning: what it is here, for docs/config.md and for the warning.
-      asks: whether a value asks for something that tf_hvd does not have.
-    """
-
-    meaning: str
-    asks: Callable[[str], bool] = lambda value: False
+    meaning: str  # here, for docs/config.md and for the warning
+    asks: Callable[[str], bool] = lambda value: False  # for something that tf_hvd does not have
 
 
 _HONOURED = Variable("Honoured, see above.")

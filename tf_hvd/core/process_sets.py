@@ -278,7 +278,8 @@ def _sets_of_communicators(comm: Any) -> tuple[list[int], list[list[int]]]:
         mine = [_communicators.FOREIGN]  # there may be more of them than the job has ranks
     code, lists, text = _native.gather_ranks(mine)
     _check(code, text)
-    sets = _communicators.distinct(lists)
+    # Each once, in the order of first sight.
+    sets = [*map(list, dict.fromkeys(tuple(sorted(ranks)) for ranks in lists if ranks))]
     # All ranks see the same lists, so all of them raise or none.
     for rank, ranks in enumerate(lists):
         if _communicators.FOREIGN in ranks:

@@ -73,17 +73,13 @@ def around_a_method(function: Callable[..., Any]) -> Any:
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if executes_eagerly():
-            return function(_as_it_is, *args, **kwargs)
+            return function(lambda method: method, *args, **kwargs)
         autograph = tf.__internal__.autograph
         around = autograph.control_status_ctx()
         return unconverted(lambda method: autograph.tf_convert(method, around), *args, **kwargs)
 
     functools.update_wrapper(wrapper, unconverted)
     return _as_shown(wrapper, function)
-
-
-def _as_it_is(method: Any) -> Any:
-    return method
 
 
 def _as_shown(wrapper: Any, function: Any) -> Any:
@@ -387,13 +383,11 @@ def on_host() -> contextlib.AbstractContextManager[Any]:
 def warn_deprecated(text: str) -> None:
     """A DeprecationWarning at the line of the program that called this package."""
     level, frame = 1, sys._getframe()
-    while frame is not None and _is_inside(frame.f_globals.get("__name__")):
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).partition(".")[0] not in ("tf_hvd", "tensorflow"):
+            break
         level, frame = level + 1, frame.f_back  # type: ignore[assignment]
     warnings.warn(text, DeprecationWarning, stacklevel=level)
-
-
-def _is_inside(module: Any) -> bool:
-    return str(module).partition(".")[0] in ("tf_hvd", "tensorflow")
 
 
 _ANY_ORDER = "MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS"

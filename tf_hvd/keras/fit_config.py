@@ -35,38 +35,22 @@ _KNOWN = {*_CHANGING, *_DECIDING, *_WRITING}
 
 
 class File(NamedTuple):
-    """What a callback of Keras' own writes: kind of the callback, host, path.
+    """What a callback of Keras' own writes."""
 
-    Attributes:
-      held: whether the callback can be left to one rank (root_only).
-    """
-
-    kind: str
+    kind: str  # of the callback
     host: str
     path: str
     held: bool  # whether the callback can be left to one rank (root_only)
 
 
 class FitConfig(NamedTuple):
-    """What a rank is about to do in `fit`.
+    """What a rank is about to do in `fit`."""
 
-    Attributes:
-      distributed: whether the model's optimizer is.
-      steps: of an epoch; None if not known.
-      epochs: the number of the last one.
-      changing: which of _CHANGING it has, sorted.
-      averages: whether one of its callbacks decides by metrics.
-      files: what it writes by callbacks of Keras' own.
-      backup: "ours", "Keras'", or None.
-      backup_options: of ours.
-      layers: with an adapted state, that are alive in the process.
-    """
-
-    distributed: bool
-    steps: int | None
-    epochs: int | None
-    changing: tuple[str, ...]
-    averages: bool
+    distributed: bool  # whether the model's optimizer is
+    steps: int | None  # of an epoch, if known
+    epochs: int | None  # the number of the last one
+    changing: tuple[str, ...]  # which of _CHANGING it has, sorted
+    averages: bool  # whether one of its callbacks decides by metrics
     files: tuple[File, ...]
     backup: str | None  # "ours", "Keras'", or None
     backup_options: tuple[str, ...]  # of ours

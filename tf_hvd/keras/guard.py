@@ -106,14 +106,12 @@ def failed(error: Exception) -> None:
         text = found and _not_reduced(found[1])
     elif isinstance(error, GuardError):
         told: BaseException = error
-        while isinstance(within := told.__context__, GuardError) and _has_text_of(told, within):
+        while isinstance(within := told.__context__, GuardError):
+            if str(within).partition("\n")[0] not in str(told):
+                break
             told, text = within, str(within)
     if text:
         raise GuardError(text).with_traceback(error.__traceback__) from None
-
-
-def _has_text_of(error: BaseException, within: BaseException) -> bool:
-    return str(within).partition("\n")[0] in str(error)
 
 
 def _leaves(model: Any) -> list[Any]:

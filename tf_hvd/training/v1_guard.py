@@ -132,7 +132,12 @@ def check_graph(graph: Any) -> None:
         return
     flow = _Flow([graph])
     for name, updates in _updates(graph, flow.library).items():
-        inputs = [tensor for op in updates for tensor in op.inputs if _is_data(tensor)]
+        inputs = [
+            tensor
+            for op in updates
+            for tensor in op.inputs
+            if tensor.dtype not in (tf.resource, tf.variant) and not is_reference(tensor)
+        ]
         if flow.unreduced(inputs):
             raise guard.GuardError(
                 guard.not_reduced(
@@ -142,10 +147,6 @@ def check_graph(graph: Any) -> None:
                     f"the graph of this session has updates ({name}) by gradients that were",
                 )
             )
-
-
-def _is_data(tensor: Any) -> bool:
-    return tensor.dtype not in (tf.resource, tf.variant) and not is_reference(tensor)
 
 
 def _updates(graph: Any, library: dataflow.Library) -> dict[str, list[Any]]:
