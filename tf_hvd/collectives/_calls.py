@@ -242,22 +242,14 @@ def run_alltoall(
 
 
 def checked_name(name: Any) -> str | None:
-    """The name of a request, None for the default.
-
-    Raises:
-      TypeError: it is no string.
-    """
+    """The name of a request, None for the default."""
     if name is None or isinstance(name, str):
         return name
     raise TypeError(f"name={name!r} is not a string; pass one, such as name='step_{name}'.")
 
 
 def checked_root(root_rank: Any) -> int:
-    """The number of the rank whose values count.
-
-    Raises:
-      TypeError: it is no integer.
-    """
+    """The number of the rank whose values count."""
     try:
         return operator.index(root_rank)
     except TypeError:
@@ -273,11 +265,7 @@ def suffixed(name: str | None, suffix: str) -> str | None:
 
 
 def check_member_names(member_names: Sequence[str] | None, count: int) -> list[str] | None:
-    """The names as a list.
-
-    Raises:
-      ValueError: there is not one for each of the `count` members.
-    """
+    """The names as a list, one for each of the members."""
     if member_names is None:
         return None
     names = [member_names] if isinstance(member_names, str) else list(member_names)

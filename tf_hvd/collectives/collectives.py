@@ -323,11 +323,7 @@ def broadcast(
 
 
 def _splits_tensor(splits: Any) -> Any:
-    """`splits` as an int32 tensor.
-
-    Raises:
-      ValueError: a tensor of another dtype, or numbers that are no int32.
-    """
+    """`splits` as an int32 tensor."""
     if isinstance(splits, tf.Tensor | tf.Variable) and splits.dtype != tf.int32:
         raise ValueError(
             f"alltoall: splits are {splits.dtype.name} but must be int32; use "

@@ -137,11 +137,7 @@ def _pickle(obj: Any) -> _Pickled:
 
 
 def _unpickle(state: int, parts: Sequence[np.ndarray], rank: int) -> Any:
-    """The object; the parts after the first become its memory.
-
-    Raises:
-      RuntimeError: what was sent is the text of an error.
-    """
+    """The object; the parts after the first become its memory."""
     if state == _FAILED:
         text = parts[0].tobytes().decode()
         raise RuntimeError(f"rank {rank} could not pickle its object: {text}")

@@ -17,11 +17,7 @@ from tf_hvd.core.tensorflow_hooks import warn_deprecated
 
 
 def resolve_sparse(sparse: str | None) -> str:
-    """The way that `sparse=` means: "auto", "rows" or "dense"; None is TF_HVD_SPARSE.
-
-    Raises:
-      ValueError: it is none of them.
-    """
+    """The way that `sparse=` means: "auto", "rows" or "dense"; None is TF_HVD_SPARSE."""
     if sparse is None:
         return config.SPARSE.read()
     if sparse not in config.SPARSE.choices:
@@ -31,11 +27,7 @@ def resolve_sparse(sparse: str | None) -> str:
 
 
 def _resolve_groups(groups: Any, num_groups: int) -> Any:
-    """None, a positive number, or a list of lists of variables.
-
-    Raises:
-      ValueError: anything else.
-    """
+    """None, a positive number, or a list of lists of variables."""
     if num_groups:
         warn_deprecated("num_groups= is deprecated; use groups=.")
         groups = num_groups if groups is None else groups
@@ -171,11 +163,7 @@ class ReductionOptions:
 
     @property
     def compressor(self) -> type[Compressor]:
-        """What makes each tensor smaller by itself.
-
-        Raises:
-          ValueError: it is PowerSGD, which has a state.
-        """
+        """What makes each tensor smaller by itself."""
         if isinstance(self.compression, PowerSGD):
             raise ValueError(
                 "PowerSGD keeps a state for each gradient from step to step: pass it to an "
@@ -184,11 +172,7 @@ class ReductionOptions:
         return self.compression
 
     def check_slices(self, *tensors: Any) -> None:
-        """Raises if there are IndexedSlices among `tensors` that the op cannot reduce.
-
-        Raises:
-          NotImplementedError: the op is neither Sum nor Average.
-        """
+        """Raises if there are IndexedSlices among `tensors` that the op cannot reduce."""
         if self.op in (reduce_ops.Sum, reduce_ops.Average):
             return
         if any(isinstance(tensor, tf.IndexedSlices) for tensor in tensors):

@@ -240,11 +240,7 @@ def _naming(
 
 
 def _kind(variable: Any) -> str:
-    """How TensorFlow refers to the variable.
-
-    Raises:
-      ValueError: it is not a variable.
-    """
+    """How TensorFlow refers to the variable."""
     if not isinstance(variable, tf.Variable):
         raise ValueError(
             f"broadcast_ takes variables, not {type(variable).__name__}; for tensors use "

@@ -29,11 +29,7 @@ def is_communicator(value: Any) -> bool:
 
 
 def world_ranks(comm: Any) -> list[int]:
-    """The ranks in MPI_COMM_WORLD of a communicator's processes, in its order.
-
-    Raises:
-      ValueError: an intercommunicator, or processes outside of MPI_COMM_WORLD.
-    """
+    """The ranks in MPI_COMM_WORLD of a communicator's processes, in its order."""
     mpi = sys.modules["mpi4py.MPI"]
     if comm == mpi.COMM_NULL:
         return []
@@ -53,11 +49,7 @@ def world_ranks(comm: Any) -> list[int]:
 
 
 def as_ranks(values: Iterable[Any], what: str) -> list[int]:
-    """`values` as a list of ints.
-
-    Raises:
-      ValueError: one of them is no integer; `what` says where it was given.
-    """
+    """`values` as a list of ints."""
     ranks = []
     for value in values:
         try:
@@ -73,11 +65,7 @@ def as_ranks(values: Iterable[Any], what: str) -> list[int]:
 
 
 def job_of(comm: Any) -> Job:
-    """The processes that `init(comm=...)` names.
-
-    Raises:
-      ValueError: neither None nor ranks nor a communicator with this process.
-    """
+    """The processes that `init(comm=...)` names."""
     if comm is None:
         return Job()
     if is_communicator(comm):

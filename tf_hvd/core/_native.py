@@ -40,11 +40,7 @@ def _build_info() -> Any:
 
 
 def _choose_minor(minors: Sequence[str], version: str, found: str) -> str:
-    """The minor version of the installed TensorFlow, if there is a library for it.
-
-    Raises:
-      HorovodVersionMismatchError: there is none.
-    """
+    """The minor version of the installed TensorFlow, if there is a library for it."""
     if wheels.minor(found) in minors:
         return wheels.minor(found)
     raise HorovodVersionMismatchError(

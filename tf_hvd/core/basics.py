@@ -177,11 +177,7 @@ def _may_differ() -> dict[str, str]:
 
 
 def _check_horovods(values: Mapping[str, str], rank: int, size: int) -> None:
-    """Checks Horovod's variables when the job is known; rank 0 logs each warning once.
-
-    Raises:
-      ValueError: Horovod's own launcher started several processes, and each is alone.
-    """
+    """Checks Horovod's variables when the job is known; rank 0 logs each warning once."""
     started = values.get("HOROVOD_SIZE", "").strip()
     if size == 1 and started.isdigit() and int(started) > 1:
         raise ValueError(

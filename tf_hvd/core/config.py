@@ -27,11 +27,7 @@ class IntSetting:
     equal: bool = False  # on all ranks: init compares it
 
     def read(self) -> int:
-        """The value in the environment now, or the default.
-
-        Raises:
-          ValueError: the text is not an integer, or is below `minimum`.
-        """
+        """The value in the environment now, or the default."""
         text = os.environ.get(self.name, "").strip()
         if not text:
             return self.default
@@ -56,11 +52,7 @@ class ChoiceSetting:
     equal: bool = False  # on all ranks: init compares it
 
     def read(self) -> str:
-        """The value in the environment now, or the default.
-
-        Raises:
-          ValueError: the text is none of the words.
-        """
+        """The value in the environment now, or the default."""
         text = os.environ.get(self.name, "").strip() or self.default
         if text not in self.choices:
             raise ValueError(

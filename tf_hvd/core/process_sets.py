@@ -382,11 +382,7 @@ def with_number(number: int) -> ProcessSet | None:
 
 
 def as_sets(given: Any) -> list[ProcessSet]:
-    """What `init(process_sets=...)` was given, as sets.
-
-    Raises:
-      ValueError: not a list of sets.
-    """
+    """What `init(process_sets=...)` was given, as sets."""
     if given is None:
         return []
     if isinstance(given, str):

@@ -190,9 +190,6 @@ def to_tensor(value: Any) -> Any:
 
     Of an eager tensor tf.convert_to_tensor makes itself, in a third of the time that a
     whole tf.identity takes.
-
-    Raises:
-      TypeError: it is a RaggedTensor or a SparseTensor.
     """
     if isinstance(value, tf.Tensor) and executes_eagerly():
         return value
@@ -399,9 +396,6 @@ def run_always_and_side_by_side(op_types: Iterable[str]) -> None:
     A rank that left a collective out because it does not use the result would keep those
     waiting that do; two ranks whose graphs have them in another order would wait for
     each other if they ran one by one. TensorFlow reads the set each time a function is traced.
-
-    Raises:
-      ImportError: TensorFlow has no such set any more.
     """
     present = getattr(auto_control_deps, _ANY_ORDER, None)
     if present is None:

@@ -178,11 +178,7 @@ variables.after_broadcast.append(_after_broadcast)
 
 
 def _all_of(given: Any) -> list[Any]:
-    """The layers that are meant.
-
-    Raises:
-      ValueError: a layer that has no state of this kind.
-    """
+    """The layers that are meant."""
     found = []
     for each in given if isinstance(given, (list, tuple)) else [given]:
         if kind_of(each):

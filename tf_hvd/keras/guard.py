@@ -79,11 +79,7 @@ def _not_reduced(kind: str, loaded: bool = False) -> str:
 
 
 def before_batch_norm(layer: Any) -> None:
-    """A layer of Keras with synchronized=True is about to normalize in training.
-
-    Raises:
-      GuardError: it would do so over this rank's batch alone.
-    """
+    """A layer of Keras with synchronized=True is about to normalize in training."""
     if watches():
         raise GuardError(
             "Use tf_hvd.SyncBatchNormalization, and tf_hvd.keras.load_model for saved models with "

@@ -103,9 +103,6 @@ def put_around(target: Any, name: str, around: Around) -> None:
     """From now on `target.name(...)` is `around(target, method, ...)`.
 
     The last one that is put there is the outermost.
-
-    Raises:
-      ValueError: somebody else has replaced the method on this instance.
     """
     if name in getattr(target, "__dict__", {}):
         raise ValueError(

@@ -48,11 +48,7 @@ def _remembered(callback: Any) -> dict[str, Any]:
 
 
 def _callback_entries(callbacks: Sequence[Any]) -> dict[str, bytes]:
-    """For each that remembers something, what `plain_values.dumps` makes of it.
-
-    Raises:
-      TypeError: the value of an attribute that a callback names is not supported.
-    """
+    """For each that remembers something, what `plain_values.dumps` makes of it."""
     found = {}
     for name, callback in _named(callbacks).items():
         values = _remembered(callback)

@@ -70,11 +70,7 @@ def global_moments(
 
 
 def _mask_of(inputs: Any, mask: Any) -> Any:
-    """The mask with a last dimension for the channels; None stays None.
-
-    Raises:
-      ValueError: it has not one dimension less than the inputs.
-    """
+    """The mask with a last dimension for the channels; None stays None."""
     if mask is None:
         return None
     if len(mask.shape) != len(inputs.shape) - 1:
@@ -162,11 +158,7 @@ def _call_of_tf_keras(keras: Any, base: Any, process_set: ProcessSet) -> Callabl
 
 
 def _library_of(base: Any) -> Any:
-    """The module `keras` or `tf_keras` whose BatchNormalization `base` is.
-
-    Raises:
-      ValueError: it is of neither.
-    """
+    """The module `keras` or `tf_keras` whose BatchNormalization `base` is."""
     for name in ("keras", "tf_keras"):
         library = sys.modules.get(name)
         if library is not None and issubclass(base, library.layers.BatchNormalization):

@@ -55,11 +55,7 @@ def _put_around(optimizer: Any, name: str, around: Callable[[Any, Update], Any])
 
 
 def hook_updates(optimizer: Any, kind: str, synchronizer: GradientSynchronizer) -> None:
-    """Puts `synchronizer` into one optimizer that makes updates itself.
-
-    Raises:
-      ValueError: it trains over a DTensor mesh, which reduces gradients itself.
-    """
+    """Puts `synchronizer` into one optimizer that makes updates itself."""
     if kind == compat.KERAS:
         _hook_keras(optimizer, synchronizer)
     elif compat.has_mesh(optimizer):

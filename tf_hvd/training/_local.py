@@ -53,11 +53,7 @@ class LocalVariables:
 
 
 def weights_of_layers(layers: Any) -> list[Any]:
-    """The trainable weights of a layer, or of a list of layers; None for none.
-
-    Raises:
-      ValueError: one is no layer, or has no weights yet.
-    """
+    """The trainable weights of a layer, or of a list of layers; None for none."""
     if layers is None:
         return []
     listed = list(layers) if isinstance(layers, (list, tuple)) else [layers]

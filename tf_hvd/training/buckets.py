@@ -106,9 +106,6 @@ def plan_groups(
     """Groups as the user listed them; variables in no list make groups of one.
 
     Variables are compared by identity: names need not be unique.
-
-    Raises:
-      ValueError: a variable is in two groups.
     """
     group_of: dict[int, int] = {}
     for number, group in enumerate(groups):

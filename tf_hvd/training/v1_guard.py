@@ -123,11 +123,7 @@ class AnsweredFor:
 
 
 def check_graph(graph: Any) -> None:
-    """A session is about to train what is in a v1 graph.
-
-    Raises:
-      GuardError: an optimizer's updates in it use gradients that nothing has reduced.
-    """
+    """A session is about to train what is in a v1 graph."""
     if not guard.watches():
         return
     flow = _Flow([graph])
@@ -202,9 +198,6 @@ def refuse_in_loss_scaler(what: str) -> None:
 
     It looks at the gradients of each call and then applies them or not: ranks would
     decide differently, and the sum of several calls would have parts of several scales.
-
-    Raises:
-      ValueError: the caller is called by one.
     """
     frame: Any = sys._getframe(1)
     while frame is not None:
