@@ -149,11 +149,7 @@ class ReductionOptions:
 
     @property
     def set_id(self) -> int:
-        """The number of the process set.
-
-        Raises:
-          ValueError: it is not registered.
-        """
+        """The number of the process set, which must be registered."""
         return self.process_set if isinstance(self.process_set, int) else id_of(self.process_set)
 
     @property

@@ -233,9 +233,6 @@ def registration_of(process_set: ProcessSet) -> tuple[int, int | None]:
 
     Who keeps such functions asks for it at each call: a set that is removed and added again, or
     registered in another job, has another number.
-
-    Raises:
-      ValueError: see `id_of`.
     """
     return id_of(process_set), process_set.size()
 

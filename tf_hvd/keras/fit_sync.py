@@ -191,11 +191,7 @@ class _Fit:
         self.restorer.on_train_begin()
 
     def _first_epoch(self, epoch: int | None) -> None:
-        """Raises unless all ranks begin with the same epoch; None: with none at all.
-
-        Raises:
-          ValueError: on all ranks, with the same text.
-        """
+        """Raises, on all ranks, unless they begin with the same epoch; None: with none at all."""
         self._began = True
         epochs = self._gather("the first epoch", epoch)
         if len(set(epochs)) > 1:

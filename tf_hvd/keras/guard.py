@@ -146,11 +146,6 @@ class Watch:
     params: Any
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Begins to watch.
-
-        Raises:
-          RuntimeError: it is within a tf.distribute strategy of several replicas.
-        """
         leaves, params = _leaves(self.model), self.params or {}
         self._counts = [_counts(leaf) for leaf in leaves]
         self._has_trained = False  # whether there was a batch
@@ -173,11 +168,7 @@ class Watch:
         fit_ended(self.model)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Compares what the ranks have.
-
-        Raises:
-          GuardError: on all ranks.
-        """
+        """Compares what the ranks have; raises on all of them."""
         if not watches() or not tf.executing_eagerly():
             return
         self._check_counts()

@@ -98,10 +98,9 @@ _REMEDY = (
 
 
 def compare(dataset: tf.data.Dataset, total: int, uneven: str, process_set: ProcessSet) -> None:
-    """One collective: all ranks of the set must give the same arguments; see `order_of`.
+    """One collective: all ranks of the set must give the same arguments, see `order_of`.
 
-    Raises:
-      ValueError: on all ranks, with the same text.
+    Raises on all ranks, with the same text.
     """
     orders = allgather_object(
         order_of(dataset, total, uneven),
