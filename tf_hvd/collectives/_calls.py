@@ -175,7 +175,7 @@ def run_reduction(
         name = _node_name(_op_of(kind, grouped)[1], named_after)
     attributes = {**options.attributes, "compression": compression, "wire_dtype": wire_dtype}
     if kind == "Allreduce" and grouped:
-        attributes["stamp"] = _step_input(step)
+        attributes["stamp"] = [] if step is None else [step]
     return _run_on(kind, tensors, name, options.process_set, grouped, member_names, attributes)
 
 
@@ -192,7 +192,7 @@ def run_allgather(
     """HorovodAllgather or its grouped op; the arguments are those of `run_reduction`."""
     attributes: dict[str, Any] = {"ignore_name_scope": ignore_name_scope}
     if grouped:
-        attributes["stamp"] = _step_input(step)
+        attributes["stamp"] = [] if step is None else [step]
     return _run_on("Allgather", tensors, name, process_set, grouped, member_names, attributes)
 
 
@@ -221,10 +221,6 @@ def _op_of(kind: str, grouped: bool) -> tuple[Callable[..., Any], str]:
     return getattr(_native.ops, f"horovod_{kind.lower()}"), f"Horovod{kind}"
 
 
-def _step_input(step: Any) -> list[Any]:
-    return [] if step is None else [step]
-
-
 def run_alltoall(
     tensor: Any,
     splits: Any,
@@ -246,22 +242,14 @@ def run_alltoall(
 
 
 def checked_name(name: Any) -> str | None:
-    """The name of a request, None for the default.
-
-    Raises:
-      TypeError: it is no string.
-    """
+    """The name of a request, None for the default."""
     if name is None or isinstance(name, str):
         return name
     raise TypeError(f"name={name!r} is not a string; pass one, such as name='step_{name}'.")
 
 
 def checked_root(root_rank: Any) -> int:
-    """The number of the rank whose values count.
-
-    Raises:
-      TypeError: it is no integer.
-    """
+    """The number of the rank whose values count."""
     try:
         return operator.index(root_rank)
     except TypeError:
@@ -277,11 +265,7 @@ def suffixed(name: str | None, suffix: str) -> str | None:
 
 
 def check_member_names(member_names: Sequence[str] | None, count: int) -> list[str] | None:
-    """The names as a list.
-
-    Raises:
-      ValueError: there is not one for each of the `count` members.
-    """
+    """The names as a list, one for each of the members."""
     if member_names is None:
         return None
     names = [member_names] if isinstance(member_names, str) else list(member_names)
@@ -297,16 +281,11 @@ def run_by_dtype(
 ) -> dict[int, Any]:
     """Runs a grouped collective once for each dtype.
 
-    Gradients of a bucket have one, but a compressor may send them in several.
-
-    Args:
-      tensors: the members by their number in the user's list, as they are sent.
-      name: name of the request; where there are several, the dtypes' names follow.
-      member_names: one for each tensor of the user's list, or None.
-      call: what runs the members of one dtype.
+    Gradients of a bucket have one, but a compressor may send them in several. The names of several
+    requests end in those of the dtypes.
 
     Returns:
-      The results by the same numbers.
+      The results by the tensors' numbers, which are their places in `member_names`.
     """
     groups: dict[str, list[int]] = {}
     for number, tensor in tensors.items():

@@ -187,15 +187,9 @@ def reduce_group(
 ) -> list[Any]:
     """`grouped_allreduce`, for callers that have its options already.
 
-    Args:
-      tensors: see there.
-      options: its other arguments.
-      name: see there.
-      member_names: see there.
-      step: an int64 scalar: where the caller is. Ranks that are at different steps get
-        an error. None for a caller that does not know; a negative one for none.
-      opening: the name of the first request where there are IndexedSlices only; ""
-        for that of the group.
+    Ranks that are at different steps (int64 scalars; None for a caller that does not know, a
+    negative one for none) get an error. `opening` is the name of the first request where there are
+    IndexedSlices only; "" for that of the group.
     """
     options.check_slices(*tensors)
     names = _calls.check_member_names(member_names, len(tensors))
@@ -329,11 +323,7 @@ def broadcast(
 
 
 def _splits_tensor(splits: Any) -> Any:
-    """`splits` as an int32 tensor.
-
-    Raises:
-      ValueError: a tensor of another dtype, or numbers that are no int32.
-    """
+    """`splits` as an int32 tensor."""
     if isinstance(splits, tf.Tensor | tf.Variable) and splits.dtype != tf.int32:
         raise ValueError(
             f"alltoall: splits are {splits.dtype.name} but must be int32; use "

@@ -64,17 +64,23 @@ class NoneCompressor(Compressor):
         return tensor
 
 
-def _narrow(tensor: Any, dtype: tf.DType) -> tuple[Any, Any]:
-    if not tensor.dtype.is_floating or tensor.dtype.size <= dtype.size:
-        return tensor, None
-    return tf.cast(tensor, dtype), tensor.dtype
+class _HalfCompressor(Compressor):
+    _dtype: tf.DType
+
+    @classmethod
+    def compress(cls, tensor: Any) -> tuple[Any, Any]:
+        """Casts to 16 bits; the context is the dtype to return to, or None."""
+        if not tensor.dtype.is_floating or tensor.dtype.size <= cls._dtype.size:
+            return tensor, None
+        return tf.cast(tensor, cls._dtype), tensor.dtype
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:
+        """Casts back to the dtype that `compress` was given."""
+        return tensor if ctx is None else tf.cast(tensor, ctx)
 
 
-def _widen(tensor: Any, dtype: tf.DType | None) -> Any:
-    return tensor if dtype is None else tf.cast(tensor, dtype)
-
-
-class FP16Compressor(Compressor):
+class FP16Compressor(_HalfCompressor):
     """Sends float32 and float64 as float16: 10 bits of fraction, values up to 65504.
 
     Other types, bfloat16 too, are sent as they are. Sums are formed in float32; NCCL forms them
@@ -82,32 +88,16 @@ class FP16Compressor(Compressor):
     (`gradient_predivide_factor=hvd.size()` divides before the sum).
     """
 
-    @staticmethod
-    def compress(tensor: Any) -> tuple[Any, Any]:
-        """Casts to float16; the context is the dtype to return to, or None."""
-        return _narrow(tensor, tf.float16)
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        """Casts back to the dtype that `compress` was given."""
-        return _widen(tensor, ctx)
+    _dtype = tf.float16
 
 
-class BF16Compressor(Compressor):
+class BF16Compressor(_HalfCompressor):
     """Sends float32 and float64 as bfloat16: the range of float32, 7 bits of fraction.
 
     Other types, float16 too, are sent as they are. Sums are formed in float32, by NCCL in bfloat16.
     """
 
-    @staticmethod
-    def compress(tensor: Any) -> tuple[Any, Any]:
-        """Casts to bfloat16; the context is the dtype to return to, or None."""
-        return _narrow(tensor, tf.bfloat16)
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        """Casts back to the dtype that `compress` was given."""
-        return _widen(tensor, ctx)
+    _dtype = tf.bfloat16
 
 
 class Compression:
@@ -119,25 +109,16 @@ class Compression:
 
 
 _SHORT: dict[Any, str] = {FP16Compressor: "fp16", BF16Compressor: "bf16"}
-_HALVES: dict[Any, str] = {FP16Compressor: "float16", BF16Compressor: "bfloat16"}
 
 
 class Sent(NamedTuple):
-    """A tensor on its way through an op that reduces.
-
-    Attributes:
-      compressor: what made it.
-      tensor: what the op gets: as it travels, or the user's own if the op is to cast it.
-      context: what `decompress` needs.
-      compression: what was done, for the ranks to compare; see `describe`.
-      wire_dtype: what the op casts it to, and back from; "" if it does not.
-    """
+    """A tensor on its way through an op that reduces."""
 
     compressor: Any
-    tensor: Any
-    context: Any
-    compression: str
-    wire_dtype: str
+    tensor: Any  # as it travels, or the user's own if the op is to cast it
+    context: Any  # what `decompress` needs
+    compression: str  # what was done, for the ranks to compare; see `describe`
+    wire_dtype: str  # what the op casts it to, and back from; "" if it does not
 
     @property
     def dtype(self) -> tf.DType:
@@ -154,9 +135,9 @@ def send(compressor: Any, tensor: Any) -> Sent:
     one pass with what packs tensors there. Nowhere else: on a CPU TensorFlow's are faster, for
     they run beside what is being moved.
     """
-    half = _HALVES.get(compressor)
-    if half is not None and tensor.dtype == tf.float32 and _native.gpus_on_all_ranks():
-        return Sent(compressor, tensor, tf.float32, f"{_SHORT[compressor]} of float32", half)
+    if compressor in _SHORT and tensor.dtype == tf.float32 and _native.gpus_on_all_ranks():
+        told, half = f"{_SHORT[compressor]} of float32", compressor._dtype.name
+        return Sent(compressor, tensor, tf.float32, told, half)
     compressed, context = compressor.compress(tensor)
     return Sent(compressor, compressed, context, describe(compressor, tensor, compressed), "")
 

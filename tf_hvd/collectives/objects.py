@@ -45,19 +45,12 @@ class Title(str):
 _IN_WORDS = {".sz": " (sizes)"}
 
 
-class _GraphRunner:
+def _graph_runner(collective: Callable[[Any], Any], dtype: tf.DType) -> Any:
     """Runs one collective on a NumPy vector in a private v1 graph and session."""
-
-    def __init__(self, collective: Callable[[Any], Any], dtype: tf.DType) -> None:
-        graph = tf.Graph()
-        with graph.as_default():
-            self._input = tf.compat.v1.placeholder(dtype, [None])
-            self._output = collective(self._input)
-        self._session = tf.compat.v1.Session(graph=graph)
-
-    def __call__(self, value: np.ndarray) -> np.ndarray:
-        result: np.ndarray = self._session.run(self._output, {self._input: value})
-        return result
+    with tf.Graph().as_default() as graph:
+        given = tf.compat.v1.placeholder(dtype, [None])
+        output = collective(given)
+    return tf.compat.v1.Session(graph=graph).make_callable(output, [given])
 
 
 class Channel:
@@ -66,7 +59,7 @@ class Channel:
     def __init__(self, name: str, process_set: ProcessSet) -> None:
         self._name = name
         self._process_set = process_set
-        self._runners: dict[tuple[Any, ...], _GraphRunner] = {}
+        self._runners: dict[tuple[Any, ...], Any] = {}
 
     def allgather(self, value: np.ndarray, suffix: str) -> np.ndarray:
         return self._run(None, suffix, value)
@@ -82,29 +75,25 @@ class Channel:
                 return np.asarray(memoryview(result))  # numpy() would copy
             key = (root, suffix, value.dtype, registration_of(self._process_set))
             if key not in self._runners:
-                self._runners[key] = _GraphRunner(
+                self._runners[key] = _graph_runner(
                     functools.partial(self._collective, root, suffix), tf.as_dtype(value.dtype)
                 )
-            return self._runners[key](value)
+            return np.asarray(self._runners[key](value))
 
     def _collective(self, root: int | None, suffix: str, tensor: Any) -> Any:
-        name = self._request(suffix)
+        name = f"{self._name}{suffix}"
+        if isinstance(self._name, Title):
+            name = f"{self._name}{_IN_WORDS.get(suffix, '')}"
+            # A node of a graph has no words.
+            name = name if tf.executing_eagerly() else re.sub(r"[^A-Za-z0-9_.]+", "_", name)
         with on_host():
             if root is None:
                 return collectives.allgather(tensor, name=name, process_set=self._process_set)
             return collectives.broadcast(tensor, root, name=name, process_set=self._process_set)
 
-    def _request(self, suffix: str) -> str:
-        if not isinstance(self._name, Title):
-            return f"{self._name}{suffix}"
-        name = f"{self._name}{_IN_WORDS.get(suffix, '')}"
-        # A node of a graph has no words.
-        return name if tf.executing_eagerly() else re.sub(r"[^A-Za-z0-9_.]+", "_", name)
-
 
 @functools.lru_cache(maxsize=64, typed=True)
 def channel_of(name: str, process_set: ProcessSet) -> Channel:
-    """The channel of this name; the same one each time."""
     return Channel(name, process_set)
 
 
@@ -148,11 +137,7 @@ def _pickle(obj: Any) -> _Pickled:
 
 
 def _unpickle(state: int, parts: Sequence[np.ndarray], rank: int) -> Any:
-    """The object; the parts after the first become its memory.
-
-    Raises:
-      RuntimeError: what was sent is the text of an error.
-    """
+    """The object; the parts after the first become its memory."""
     if state == _FAILED:
         text = parts[0].tobytes().decode()
         raise RuntimeError(f"rank {rank} could not pickle its object: {text}")
@@ -160,14 +145,7 @@ def _unpickle(state: int, parts: Sequence[np.ndarray], rank: int) -> Any:
 
 
 def _spread(channel: Channel, root: int, part: np.ndarray | None, size: int) -> np.ndarray:
-    """One part, from the root to all, in pieces.
-
-    Args:
-      channel: the way.
-      root: whose part it is.
-      part: the part at the root; None elsewhere.
-      size: its length, which all ranks know.
-    """
+    """One part, from the root, which alone gives it, to all, in pieces."""
     result = np.empty(size, np.uint8) if part is None else part
     source = np.zeros(min(size, PIECE_BYTES), np.uint8) if part is None else part
     for begin in range(0, size, PIECE_BYTES):

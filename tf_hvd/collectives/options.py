@@ -17,11 +17,7 @@ from tf_hvd.core.tensorflow_hooks import warn_deprecated
 
 
 def resolve_sparse(sparse: str | None) -> str:
-    """The way that `sparse=` means: "auto", "rows" or "dense"; None is TF_HVD_SPARSE.
-
-    Raises:
-      ValueError: it is none of them.
-    """
+    """The way that `sparse=` means: "auto", "rows" or "dense"; None is TF_HVD_SPARSE."""
     if sparse is None:
         return config.SPARSE.read()
     if sparse not in config.SPARSE.choices:
@@ -31,11 +27,7 @@ def resolve_sparse(sparse: str | None) -> str:
 
 
 def _resolve_groups(groups: Any, num_groups: int) -> Any:
-    """None, a positive number, or a list of lists of variables.
-
-    Raises:
-      ValueError: anything else.
-    """
+    """None, a positive number, or a list of lists of variables."""
     if num_groups:
         warn_deprecated("num_groups= is deprecated; use groups=.")
         groups = num_groups if groups is None else groups
@@ -66,21 +58,8 @@ _DEFAULTS: tuple[tuple[str, Any], ...] = (
 class ReductionOptions:
     """How tensors are reduced: what the public functions take as a dozen arguments.
 
-    They make one of it, and everything behind them gets that by keyword. Hashable.
-
-    Attributes:
-      op: the reduce op.
-      prescale_factor: factor before the reduction.
-      postscale_factor: factor after the reduction.
-      compression: how tensors are made smaller for the way.
-      process_set: who takes part; an op's gradient knows the set's number only.
-      ignore_name_scope: leave the graph's name scope out of the requests' names.
-      device_dense: device for the op, "" for TensorFlow's choice.
-      device_sparse: the same for IndexedSlices.
-      sparse: how IndexedSlices are sent; None for the setting TF_HVD_SPARSE.
-      sparse_as_dense: of a list of gradients: turn IndexedSlices into tensors first.
-      groups: of a list of gradients: None for buckets, a number of groups, or lists
-        of variables. What comes of it is compared, not this.
+    They make one of it, and everything behind them gets that by keyword. Hashable. What the
+    attributes mean is said there, in `allreduce` and `DistributedOptimizer`.
 
     Raises:
       TypeError: `compression` is no Compressor.
@@ -92,12 +71,13 @@ class ReductionOptions:
     prescale_factor: float = 1.0
     postscale_factor: float = 1.0
     compression: type[Compressor] | PowerSGD = Compression.none
-    process_set: ProcessSet | int = global_process_set
+    process_set: ProcessSet | int = global_process_set  # an op's gradient knows its number only
     ignore_name_scope: bool = False
     device_dense: str = ""
     device_sparse: str = ""
     sparse: str | None = None
     sparse_as_dense: bool = False
+    # None for buckets, a number of groups, or lists of variables; compared is what comes of it.
     groups: Any = dataclasses.field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -121,12 +101,6 @@ class ReductionOptions:
         cls, *, gradient_predivide_factor: float = 1.0, num_groups: int = 0, **options: Any
     ) -> "ReductionOptions":
         """What an optimizer or a tape is told.
-
-        Args:
-          gradient_predivide_factor: with Average, divide by this before the sum and
-            by size() / this after it.
-          num_groups: deprecated; the number of `groups`.
-          **options: the attributes of this class but the two factors.
 
         Raises:
           ValueError: `gradient_predivide_factor` with an op other than Average;
@@ -175,11 +149,7 @@ class ReductionOptions:
 
     @property
     def set_id(self) -> int:
-        """The number of the process set.
-
-        Raises:
-          ValueError: it is not registered.
-        """
+        """The number of the process set, which must be registered."""
         return self.process_set if isinstance(self.process_set, int) else id_of(self.process_set)
 
     @property
@@ -189,11 +159,7 @@ class ReductionOptions:
 
     @property
     def compressor(self) -> type[Compressor]:
-        """What makes each tensor smaller by itself.
-
-        Raises:
-          ValueError: it is PowerSGD, which has a state.
-        """
+        """What makes each tensor smaller by itself."""
         if isinstance(self.compression, PowerSGD):
             raise ValueError(
                 "PowerSGD keeps a state for each gradient from step to step: pass it to an "
@@ -202,11 +168,7 @@ class ReductionOptions:
         return self.compression
 
     def check_slices(self, *tensors: Any) -> None:
-        """Raises if there are IndexedSlices among `tensors` that the op cannot reduce.
-
-        Raises:
-          NotImplementedError: the op is neither Sum nor Average.
-        """
+        """Raises if there are IndexedSlices among `tensors` that the op cannot reduce."""
         if self.op in (reduce_ops.Sum, reduce_ops.Average):
             return
         if any(isinstance(tensor, tf.IndexedSlices) for tensor in tensors):

@@ -125,7 +125,8 @@ class PowerSGD:
         if isinstance(variable, tf.Variable):
             return self._matrices.get([variable], make)
         # Tensors are others in each step: known by the variables beside them.
-        places = self._of_tensors.get([v for v in variables if _is_variable(v)], dict)
+        known = [v for v in variables if isinstance(tf_variable(v), tf.Variable)]
+        places = self._of_tensors.get(known, dict)
         if index not in places:
             places[index] = make()
         matrix = places[index]
@@ -158,7 +159,3 @@ class PowerSGD:
                 state_variable(tf.zeros([rows, columns], dtype), f"powersgd/error_{index}"),
                 state_variable(basis, f"powersgd/basis_{index}"),
             )
-
-
-def _is_variable(source: Any) -> bool:
-    return isinstance(tf_variable(source), tf.Variable)

@@ -25,22 +25,14 @@ NAMES = dict(enumerate(REDUCE_OPS))
 
 
 def check(op: int) -> int:
-    """Returns `op` if it is a reduce op.
-
-    Raises:
-      ValueError: it is none.
-    """
+    """Returns `op` if it is a reduce op."""
     if op not in NAMES:
         raise ValueError(f"op={op!r} is not a reduce op; use one of {', '.join(NAMES.values())}.")
     return op
 
 
 def resolve(op: int | None, average: bool | None) -> int:
-    """The reduce op that `op` and Horovod's older argument `average` mean together.
-
-    Raises:
-      ValueError: both are given, `op` is none, or `average` is no bool.
-    """
+    """The reduce op that `op` and Horovod's older argument `average` mean together."""
     if average is None:
         return check(Average if op is None else op)
     if not isinstance(average, bool | np.bool_):

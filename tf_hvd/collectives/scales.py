@@ -46,12 +46,9 @@ def wide(tensor: Any) -> Any:
 
 
 def narrowed(result: Any, dtype: tf.DType, clamp: bool) -> Any:
-    """An int64 result in its own type.
+    """An int64 result in its own type, one of NARROW.
 
-    Args:
-      result: the tensor.
-      dtype: one of NARROW.
-      clamp: whether the result may lie outside of the type; it becomes the type's end then.
+    With `clamp`, a result outside of the type becomes the type's end.
     """
     if clamp:
         result = tf.clip_by_value(result, int(dtype.min), int(dtype.max))
@@ -79,13 +76,7 @@ def exact(prescale: float, postscale: float) -> list[int]:
 
 
 def of_attributes(prescale: float, postscale: float, bits: Sequence[int]) -> tuple[float, float]:
-    """The factors, from the op's three attributes.
-
-    Args:
-      prescale: `prescale_factor`, as Python or an op has it.
-      postscale: `postscale_factor`.
-      bits: what `exact` gave.
-    """
+    """The factors, from the op's three attributes, of which `exact` gave the bits."""
     if bits:
         before, after = _DOUBLES.unpack(_BITS.pack(*bits))
         return before, after

@@ -110,11 +110,7 @@ def _number_of(variable: Any) -> int:
 
 
 def list_of(sources: Sequence[Any]) -> SourceList:
-    """The list of these sources; the same object as long as all variables in it live.
-
-    Args:
-      sources: tf.Variables, Keras variables, tensors.
-    """
+    """The list of these sources; the same object as long as all variables in it live."""
     key = tuple(map(id, sources))
     known = _Known.given.get(key)
     if known is None:
@@ -150,38 +146,3 @@ def _list_of(sources: Sequence[Any]) -> SourceList:
 def _watch(things: Sequence[Any], forget: Callable[[], Any]) -> list[Any]:
     """Weak references that call `forget` when the first of the things is gone."""
     return [weakref.ref(thing, lambda _: forget()) for thing in things]
-
-
-def broadcast_number(listed: Any, root_rank: int) -> Any:
-    """What a rank gives to a minimum by which all get the root's number; int64, shape [1].
-
-    Args:
-      listed: the number of the list, a scalar.
-      root_rank: the root, as numbered in the job.
-    """
-    return tf.reshape(_native.ops.horovod_broadcast_number(listed, root_rank=root_rank), [1])
-
-
-def identify(listed: Any, number: Any) -> Any:
-    """Notes that the variables of a list have been broadcast; the op in a graph.
-
-    Args:
-      listed: the number of the list, a scalar.
-      number: what the root has sent, a scalar.
-    """
-    with on_host():
-        return _native.ops.horovod_identify(listed, number)
-
-
-def count_reduction(listed: SourceList, variable: Any, process_set_id: int) -> Any:
-    """Counts a reduction in a graph; how many there are with it, an int64 scalar.
-
-    Args:
-      listed: the list.
-      variable: the first tf.Variable in it.
-      process_set_id: whose reduction it is.
-    """
-    handles = [variable.handle] if hasattr(variable, "handle") else []
-    return _native.ops.horovod_count_reduction(
-        handles, source_list=listed.number(), process_set_id=process_set_id
-    )

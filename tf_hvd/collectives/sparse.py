@@ -193,14 +193,10 @@ def _send_dense(rows: _Rows) -> tuple[Any, Any]:
 
 
 def _exchange(rows: _Rows, is_dense: Any) -> tf.IndexedSlices:
-    """Reduces one IndexedSlices.
+    """Reduces one IndexedSlices; `is_dense`, equal on all ranks, decides where `rows.way` is None.
 
     Its derivative does not depend on the way: the ranks' incoming gradients,
     reduced as the rows were, of which this rank takes the rows that it sent.
-
-    Args:
-      rows: this rank's part.
-      is_dense: where `rows.way` is None, a bool tensor, the same on all ranks.
     """
     # As arguments: what comes from a variable otherwise is taken for one of the derivative's.
     others = {"step": rows.request.step, "is_dense": is_dense}

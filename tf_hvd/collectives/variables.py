@@ -46,9 +46,6 @@ def is_seed(variable: Any) -> bool:
 
     Ranks that had the same one would drop the same units and turn all their images
     alike, as if a batch were one rank's, repeated.
-
-    Args:
-      variable: a tf.Variable or a Keras variable.
     """
     plain = tf_variable(variable)
     return (
@@ -120,7 +117,8 @@ def _agree(
     with on_host():
         mine = [order, -order]
         if identifies:
-            mine.append(sources.broadcast_number(listing.number, root_rank))
+            number = _native.ops.horovod_broadcast_number(listing.number, root_rank=root_rank)
+            mine.append(tf.reshape(number, [1]))
         both = collectives.allreduce(
             tf.concat(mine, 0),
             op=reduce_ops.Min,
@@ -138,8 +136,8 @@ def _agree(
     # Reference variables are in no tf.function, whose order this is about.
     resources = [variable for variable in variables if hasattr(variable, "handle")]
     before = waits_for([variable.is_initialized() for variable in resources])
-    with tf.control_dependencies(agreed + before):
-        return waits_for(sources.identify(listing.number, both[8]))
+    with tf.control_dependencies(agreed + before), on_host():
+        return waits_for(_native.ops.horovod_identify(listing.number, both[8]))
 
 
 def _beside(variable: Any) -> contextlib.AbstractContextManager[Any]:
@@ -242,11 +240,7 @@ def _naming(
 
 
 def _kind(variable: Any) -> str:
-    """How TensorFlow refers to the variable.
-
-    Raises:
-      ValueError: it is not a variable.
-    """
+    """How TensorFlow refers to the variable."""
     if not isinstance(variable, tf.Variable):
         raise ValueError(
             f"broadcast_ takes variables, not {type(variable).__name__}; for tensors use "

@@ -2,7 +2,7 @@
 
 import operator
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 FOREIGN = -3
@@ -10,15 +10,10 @@ FOREIGN = -3
 
 
 class Job(NamedTuple):
-    """Which processes `init` was given.
+    """Which processes `init` was given."""
 
-    Attributes:
-      ranks: ranks of MPI_COMM_WORLD in the order that they get in the job; None for all.
-      handle: the Fortran handle of the communicator that gives them; None for none.
-    """
-
-    ranks: list[int] | None = None
-    handle: int | None = None
+    ranks: list[int] | None = None  # of MPI_COMM_WORLD, in the job's order; None for all
+    handle: int | None = None  # the Fortran handle of a communicator that gives them
 
     def rank_of(self, world_rank: int) -> int:
         """The rank in the job of a rank of MPI_COMM_WORLD, or FOREIGN."""
@@ -34,14 +29,7 @@ def is_communicator(value: Any) -> bool:
 
 
 def world_ranks(comm: Any) -> list[int]:
-    """The ranks in MPI_COMM_WORLD of a communicator's processes, in its order.
-
-    Args:
-      comm: of mpi4py; COMM_NULL has no processes.
-
-    Raises:
-      ValueError: an intercommunicator, or processes outside of MPI_COMM_WORLD.
-    """
+    """The ranks in MPI_COMM_WORLD of a communicator's processes, in its order."""
     mpi = sys.modules["mpi4py.MPI"]
     if comm == mpi.COMM_NULL:
         return []
@@ -61,11 +49,7 @@ def world_ranks(comm: Any) -> list[int]:
 
 
 def as_ranks(values: Iterable[Any], what: str) -> list[int]:
-    """`values` as a list of ints.
-
-    Raises:
-      ValueError: one of them is no integer; `what` says where it was given.
-    """
+    """`values` as a list of ints."""
     ranks = []
     for value in values:
         try:
@@ -81,11 +65,7 @@ def as_ranks(values: Iterable[Any], what: str) -> list[int]:
 
 
 def job_of(comm: Any) -> Job:
-    """The processes that `init(comm=...)` names.
-
-    Raises:
-      ValueError: neither None nor ranks nor a communicator with this process.
-    """
+    """The processes that `init(comm=...)` names."""
     if comm is None:
         return Job()
     if is_communicator(comm):
@@ -105,10 +85,3 @@ def job_of(comm: Any) -> Job:
     if not ranks:
         raise ValueError("init(comm=[]) names no rank; pass None for all processes of the job.")
     return Job(ranks)
-
-
-def distinct(lists: Sequence[Sequence[int]]) -> list[list[int]]:
-    """The sets of ranks in `lists`, each sorted and once, in the order of first sight."""
-    return [
-        list(ranks) for ranks in dict.fromkeys(tuple(sorted(ranks)) for ranks in lists if ranks)
-    ]

@@ -24,12 +24,9 @@ def tell_joined(rank: int) -> None:
 
 
 def tell_exception(rank: int | None, text: str, where: str) -> None:
-    """Lets the launcher know which exception ends this rank's program.
+    """Lets the launcher know which exception ends this rank's program, and where in it.
 
-    Args:
-      rank: None before it has joined the job.
-      text: the exception.
-      where: the place in the program, in one line; may be empty.
+    The rank is None before it has joined the job.
     """
     if rank is None and (config.launched_rank() is None or config.is_child_of_rank()):
         return
@@ -39,8 +36,7 @@ def tell_exception(rank: int | None, text: str, where: str) -> None:
 def tell_called(all_ranks: bool) -> None:
     """Lets the launcher know that this process has called `init`, which may fail.
 
-    Args:
-      all_ranks: whether it waits for all of the launcher's ranks: then it says which one it is.
+    If that waits for all of the launcher's ranks, it says which one it is.
     """
     number = config.launched_rank() if all_ranks and not config.alone() else None
     _tell(contract.CALLED, rank=number)

@@ -40,11 +40,7 @@ def _build_info() -> Any:
 
 
 def _choose_minor(minors: Sequence[str], version: str, found: str) -> str:
-    """The minor version of the installed TensorFlow, if there is a library for it.
-
-    Raises:
-      HorovodVersionMismatchError: there is none.
-    """
+    """The minor version of the installed TensorFlow, if there is a library for it."""
     if wheels.minor(found) in minors:
         return wheels.minor(found)
     raise HorovodVersionMismatchError(
@@ -65,13 +61,6 @@ def _load_ops() -> Any:
             f"means that this TensorFlow is another build than PyPI's {minor}, such as a nightly "
             f"or a vendor's: {wheels.making()} makes a wheel for it."
         ) from error
-
-
-def _run_collectives_side_by_side() -> None:
-    # Only now: a TensorFlow that this wheel is not for is refused first, and may lack a part of it.
-    from tf_hvd.core import tensorflow_hooks
-
-    tensorflow_hooks.run_always_and_side_by_side(_COLLECTIVES)
 
 
 class _InitOptions(ctypes.Structure):
@@ -100,15 +89,9 @@ def _declare(library: ctypes.CDLL) -> None:
         "shutdown": (None, [text, number]),
         "forked_text": (text, []),
         "process_mark": (text, []),
-        "is_initialized": (number, []),
         "not_initialized_text": (text, []),
-        "rank": (number, []),
-        "size": (number, []),
-        "local_rank": (number, []),
-        "local_size": (number, []),
-        "cross_rank": (number, []),
-        "cross_size": (number, []),
-        "is_homogeneous": (number, []),
+        **dict.fromkeys(("is_initialized", "rank", "size", "is_homogeneous"), (number, [])),
+        **dict.fromkeys(("local_rank", "local_size", "cross_rank", "cross_size"), (number, [])),
         "add_process_set": (number, [numbers, number, numbers, *error]),
         "remove_process_set": (number, [number, *error]),
         "gather_ranks": (number, [numbers, number, numbers, number, numbers, *error]),
@@ -118,10 +101,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "gpus_on_all_ranks": (number, []),
         "cuda_built": (number, []),
         "gpu_report": (text, [text]),
-        "find_mpi": (
-            number,
-            [ctypes.POINTER(_InitOptions), text, size, text, size, *error],
-        ),
+        "find_mpi": (number, [ctypes.POINTER(_InitOptions), text, size, text, size, *error]),
         "check_settings": (number, error),
         "shared_bytes": (ctypes.c_int64, [number]),
         "mpi_threads_supported": (number, []),
@@ -154,7 +134,10 @@ build: Mapping[str, Any] = build_info.BUILDS[minor]
 """What the library for it was built with."""
 _library = DIRECTORY / build["library"]
 ops = _load_ops()
-_run_collectives_side_by_side()
+# Only now: a TensorFlow that this wheel is not for is refused first, and may lack a part of it.
+from tf_hvd.core.tensorflow_hooks import run_always_and_side_by_side  # noqa: E402
+
+run_always_and_side_by_side(_COLLECTIVES)
 # The same file again: the loader hands out the copy that TensorFlow opened.
 library = ctypes.CDLL(str(_library))
 _declare(library)
@@ -268,10 +251,7 @@ def process_set_ranks(number: int) -> list[int] | None:
 
 
 def shutdown(reason: str, through: bool) -> None:
-    """Ends the runtime; the other ranks are told `reason`.
-
-    `through`: this rank has made all calls that it wanted to, rather than failed.
-    """
+    """Ends the runtime; `through`: this rank has made all its calls, rather than failed."""
     library.tf_hvd_shutdown(reason.encode(), through)
 
 

@@ -6,12 +6,8 @@ import tensorflow as tf
 def refuse_replicas(what: str, strategy: tf.distribute.Strategy | None = None) -> None:
     """Raises within a strategy of several replicas; the default one and OneDevice pass.
 
-    Args:
-      what: what cannot be done there.
-      strategy: None for the one in whose scope this is called.
-
     Raises:
-      RuntimeError: the strategy has several replicas.
+      RuntimeError: the strategy, or the one in whose scope this is called, has several replicas.
     """
     if strategy is None:
         if not tf.distribute.has_strategy():

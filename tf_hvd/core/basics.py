@@ -116,17 +116,13 @@ def _remember_exceptions() -> None:
         if not _is_forked():
             ends_by(value, trace)
         previous(kind, value, trace)
-        if not _is_forked() and not hasattr(sys, "ps1") and _outlived_by_threads():
+        here = threading.current_thread()
+        threads = any(each is not here and not each.daemon for each in threading.enumerate())
+        if threads and not _is_forked() and not hasattr(sys, "ps1"):
             # Python waits for those first, and meanwhile the others would for this rank.
             _native.shutdown(_Exit.reason, _Exit.through)
 
     sys.excepthook = hook
-
-
-def _outlived_by_threads() -> bool:
-    """Whether this process does not end when its main thread does."""
-    here = threading.current_thread()
-    return any(each is not here and not each.daemon for each in threading.enumerate())
 
 
 def _at_exit() -> None:
@@ -181,11 +177,7 @@ def _may_differ() -> dict[str, str]:
 
 
 def _check_horovods(values: Mapping[str, str], rank: int, size: int) -> None:
-    """Checks Horovod's variables when the job is known; rank 0 logs each warning once.
-
-    Raises:
-      ValueError: Horovod's own launcher started several processes, and each is alone.
-    """
+    """Checks Horovod's variables when the job is known; rank 0 logs each warning once."""
     started = values.get("HOROVOD_SIZE", "").strip()
     if size == 1 and started.isdigit() and int(started) > 1:
         raise ValueError(

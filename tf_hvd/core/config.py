@@ -27,11 +27,7 @@ class IntSetting:
     equal: bool = False  # on all ranks: init compares it
 
     def read(self) -> int:
-        """The value in the environment now, or the default.
-
-        Raises:
-          ValueError: the text is not an integer, or is below `minimum`.
-        """
+        """The value in the environment now, or the default."""
         text = os.environ.get(self.name, "").strip()
         if not text:
             return self.default
@@ -56,11 +52,7 @@ class ChoiceSetting:
     equal: bool = False  # on all ranks: init compares it
 
     def read(self) -> str:
-        """The value in the environment now, or the default.
-
-        Raises:
-          ValueError: the text is none of the words.
-        """
+        """The value in the environment now, or the default."""
         text = os.environ.get(self.name, "").strip() or self.default
         if text not in self.choices:
             raise ValueError(
@@ -227,8 +219,7 @@ def launched_rank() -> int | None:
     Not a setting: `tf_hvd run` tells it each rank. In a job of a part of the ranks (`init(comm)`)
     it is another number than `rank()`.
     """
-    text = os.environ.get(contract.RANK, "")
-    return int(text) if text.isdigit() else None
+    return _number(contract.RANK)
 
 
 def elastic_start() -> int | None:
@@ -236,7 +227,11 @@ def elastic_start() -> int | None:
 
     Not a setting: `tf_hvd run` tells it each rank.
     """
-    text = os.environ.get(contract.START, "")
+    return _number(contract.START)
+
+
+def _number(name: str) -> int | None:
+    text = os.environ.get(name, "")
     return int(text) if text.isdigit() else None
 
 

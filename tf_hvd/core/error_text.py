@@ -52,9 +52,7 @@ def of(error: BaseException) -> str:
 def short(text: str) -> str:
     """The line of an exception that says what happened, after its type.
 
-    Args:
-      text: "ValueError: " and its message, which may be long: TensorFlow's have headings,
-        tracebacks and nodes.
+    Messages may be long: TensorFlow's have headings, tracebacks and nodes.
     """
     kind, _, message = text.partition(": ")
     found = line_of(message)
@@ -91,9 +89,7 @@ def printed(lines: Sequence[str]) -> tuple[str, str]:
 def place(frames: Sequence[tuple[str, int | str | None, str | None]], message: str) -> str:
     """The innermost line of the user's own in a traceback; empty if there is none.
 
-    Args:
-      frames: file, line and function of each, the innermost last.
-      message: the exception's.
+    Of each frame, the innermost last, there are file, line and function.
     """
     for file, line, function in reversed(frames):
         if _GENERATED.search(file):

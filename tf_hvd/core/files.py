@@ -158,9 +158,7 @@ def writing(
 def stream(path: str | os.PathLike[str], adds: bool) -> int:
     """A descriptor of a file that is written to while others read it: it has its name at once.
 
-    Args:
-        path: of the file.
-        adds: whether what is in the file stays.
+    With `adds`, what is in the file stays.
 
     Raises:
         FileError: something that is not a file has this name; a link has it as well.

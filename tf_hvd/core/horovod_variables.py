@@ -23,15 +23,10 @@ def _is_not_mpi(value: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Variable:
-    """One of Horovod's variables.
+    """One of Horovod's variables."""
 
-    Attributes:
-      meaning: what it is here, for docs/config.md and for the warning.
-      asks: whether a value asks for something that tf_hvd does not have.
-    """
-
-    meaning: str
-    asks: Callable[[str], bool] = lambda value: False
+    meaning: str  # here, for docs/config.md and for the warning
+    asks: Callable[[str], bool] = lambda value: False  # for something that tf_hvd does not have
 
 
 _HONOURED = Variable("Honoured, see above.")
@@ -94,11 +89,7 @@ IGNORED = frozenset(f"HOROVOD_{name}" for name in _IGNORED.split())
 
 
 def warnings(values: Mapping[str, str]) -> list[str]:
-    """What a user should know about the variables that are set.
-
-    Args:
-      values: Horovod's variables and what they are set to.
-    """
+    """What a user should know about Horovod's variables that are set."""
     texts = [
         f"{name}={value} is not honoured: {VARIABLES[name].meaning.removeprefix(_NOT_HONOURED)}"
         for name, value in sorted(values.items())

@@ -19,21 +19,13 @@ class Yield(enum.Enum):
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of collective.
+    """A kind of collective."""
 
-    Attributes:
-      name: as errors and recordings have it.
-      yields: what a rank gets.
-      reduces: it reduces elements, so that calls have an `op`.
-      has_root: calls have a `root_rank`.
-      grouped: there is an op for groups of tensors as well.
-    """
-
-    name: str
+    name: str  # as errors and recordings have it
     yields: Yield = Yield.NOTHING
-    reduces: bool = False
-    has_root: bool = False
-    grouped: bool = False
+    reduces: bool = False  # elements: calls have an `op`
+    has_root: bool = False  # calls have a `root_rank`
+    grouped: bool = False  # there is an op for groups of tensors as well
 
     @property
     def functions(self) -> dict[str, str]:

@@ -37,7 +37,6 @@ def warn_once(text: str, *arguments: Any) -> None:
 
 
 def info_once(text: str, *arguments: Any) -> None:
-    """The same as `warn_once`; not shown by default."""
     _once(info, text % arguments)
 
 

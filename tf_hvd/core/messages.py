@@ -34,18 +34,15 @@ DAMAGE = (
 class Source(Protocol):
     """What messages are read from."""
 
-    def read(self, size: int, /) -> bytes:
-        """Reads so many bytes, or what there is until the end."""
+    def read(self, size: int, /) -> bytes: ...
 
 
 class Stream(Source, Protocol):
     """What they are written to as well."""
 
-    def write(self, data: bytes | memoryview, /) -> int:
-        """Writes."""
+    def write(self, data: bytes | memoryview, /) -> int: ...
 
-    def flush(self) -> None:
-        """Hands on what was written."""
+    def flush(self) -> None: ...
 
 
 class ProtocolError(ValueError):
@@ -93,11 +90,7 @@ def _exactly(file: Source, size: int) -> bytes:
 
 
 class Link:
-    """One side of a connection between two processes of a machine. One thread at a time.
-
-    Args:
-        link: a connected socket, which is the link's from now on.
-    """
+    """One side of a connection between two processes of a machine. One thread at a time."""
 
     def __init__(self, link: socket.socket) -> None:
         self.socket = link

@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
 
 from tf_hvd.core import _native, basics
 
@@ -100,34 +103,44 @@ def metrics() -> Metrics:
 
 
 class StepSummaries:
-    """What steps take, as TensorBoard shows it.
+    """Writes what steps take for TensorBoard, averaged since it was last written.
 
     Args:
-      log_dir: of all ranks.
+      log_dir: of all ranks, each of which has a folder in it.
+      every: after so many steps; 0: when `write` is called.
     """
 
-    def __init__(self, log_dir: str) -> None:
-        self.folder = str(pathlib.Path(log_dir) / f"rank-{basics.rank()}")
-        """This rank's."""
+    def __init__(self, log_dir: str, every: int) -> None:
+        self._folder = str(pathlib.Path(log_dir) / f"rank-{basics.rank()}")
+        self._every = every
+        self._steps = self._written = 0
         self._taken: Metrics | None = None
-        self._steps = 0
+        self._writer: Any = None
 
     def begin(self) -> None:
+        with tf.Graph().as_default():  # eagerly TensorFlow makes no such writer
+            self._writer = tf.compat.v1.summary.FileWriter(self._folder)
         self._taken = metrics()
 
-    def take(self, steps: int) -> dict[str, float]:
-        """Values by tag, averaged since they were last taken.
+    def step(self) -> None:
+        self._steps += 1
+        if self._every and self._steps % self._every == 0:
+            self.write()
 
-        Args:
-          steps: the program's own count of its steps.
-
-        Returns:
-          Nothing where the program has made no step since: calls between steps, as at an epoch's
-          end, are none.
-        """
+    def write(self) -> None:
         assert self._taken is not None  # begin comes first
         now = metrics()
-        values = now.per_step(self._taken) if steps > self._steps else {}
-        if values:
-            self._taken, self._steps = now, steps
-        return {f"tf_hvd/{name}": value for name, value in values.items()}
+        # Calls between steps, as at an epoch's end, are none.
+        values = now.per_step(self._taken) if self._steps > self._written else {}
+        if not values:
+            return
+        self._taken, self._written = now, self._steps
+        summary = tf.compat.v1.Summary()
+        for name, value in values.items():
+            summary.value.add(tag=f"tf_hvd/{name}", simple_value=value)
+        self._writer.add_summary(summary, self._steps)
+        self._writer.flush()
+
+    def end(self) -> None:
+        self.write()
+        self._writer.close()

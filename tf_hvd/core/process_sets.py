@@ -233,9 +233,6 @@ def registration_of(process_set: ProcessSet) -> tuple[int, int | None]:
 
     Who keeps such functions asks for it at each call: a set that is removed and added again, or
     registered in another job, has another number.
-
-    Raises:
-      ValueError: see `id_of`.
     """
     return id_of(process_set), process_set.size()
 
@@ -278,7 +275,8 @@ def _sets_of_communicators(comm: Any) -> tuple[list[int], list[list[int]]]:
         mine = [_communicators.FOREIGN]  # there may be more of them than the job has ranks
     code, lists, text = _native.gather_ranks(mine)
     _check(code, text)
-    sets = _communicators.distinct(lists)
+    # Each once, in the order of first sight.
+    sets = [*map(list, dict.fromkeys(tuple(sorted(ranks)) for ranks in lists if ranks))]
     # All ranks see the same lists, so all of them raise or none.
     for rank, ranks in enumerate(lists):
         if _communicators.FOREIGN in ranks:
@@ -381,11 +379,7 @@ def with_number(number: int) -> ProcessSet | None:
 
 
 def as_sets(given: Any) -> list[ProcessSet]:
-    """What `init(process_sets=...)` was given, as sets.
-
-    Raises:
-      ValueError: not a list of sets.
-    """
+    """What `init(process_sets=...)` was given, as sets."""
     if given is None:
         return []
     if isinstance(given, str):

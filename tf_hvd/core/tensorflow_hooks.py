@@ -73,17 +73,13 @@ def around_a_method(function: Callable[..., Any]) -> Any:
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if executes_eagerly():
-            return function(_as_it_is, *args, **kwargs)
+            return function(lambda method: method, *args, **kwargs)
         autograph = tf.__internal__.autograph
         around = autograph.control_status_ctx()
         return unconverted(lambda method: autograph.tf_convert(method, around), *args, **kwargs)
 
     functools.update_wrapper(wrapper, unconverted)
     return _as_shown(wrapper, function)
-
-
-def _as_it_is(method: Any) -> Any:
-    return method
 
 
 def _as_shown(wrapper: Any, function: Any) -> Any:
@@ -194,9 +190,6 @@ def to_tensor(value: Any) -> Any:
 
     Of an eager tensor tf.convert_to_tensor makes itself, in a third of the time that a
     whole tf.identity takes.
-
-    Raises:
-      TypeError: it is a RaggedTensor or a SparseTensor.
     """
     if isinstance(value, tf.Tensor) and executes_eagerly():
         return value
@@ -219,12 +212,9 @@ _COMPOSITE = {
 def execute(function: Callable[..., Any], op_type: str, tensor: Any, attributes: Any) -> Any:
     """Runs an op of one input and one output eagerly, as TensorFlow's wrapper of it would.
 
-    Args:
-      function: the wrapper, for what needs more: a callback of ops, a tensor of a graph.
-      op_type: the op's name.
-      tensor: the input.
-      attributes: names and values in turn. What has its default may be left out, but where
-        the op's gradient asks for it.
+    The wrapper is `function`, for what needs more: a callback of ops, a tensor of a graph.
+    `attributes` are names and values in turn. What has its default may be left out, but where the
+    op's gradient asks for it.
     """
     try:
         return pywrap_tfe.TFE_Py_FastPathExecute(
@@ -240,11 +230,7 @@ def state_variable(value: Any, name: str) -> Any:
     """A variable for this rank's own state; call it inside `tf.init_scope`.
 
     In a v1 graph it is a local variable, which `local_variables_initializer`
-    initialises and a Saver leaves out.
-
-    Args:
-      value: what it starts with.
-      name: its name; made unique in a v1 graph.
+    initialises and a Saver leaves out; its name is made unique there.
     """
     if tf.executing_eagerly():
         # Not tf.Variable: in all traces of a tf.function but the first nobody may make one.
@@ -268,11 +254,7 @@ def retraced(function: Any) -> Any:
 
 
 def waits_for(values: Any) -> list[Any]:
-    """What a control dependency on these values takes; nothing in eager mode, where all is done.
-
-    Args:
-      values: in any nest, of tensors, IndexedSlices, ops, and None for nothing.
-    """
+    """What a control dependency on these values, in any nest, takes; nothing in eager mode."""
     if tf.executing_eagerly():
         return []
     flat = tf.nest.flatten(values, expand_composites=True)
@@ -319,12 +301,7 @@ class ByVariables(Generic[State]):
         self._kept: dict[tuple[int, ...] | None, tuple[list[Any], State]] = {}
 
     def get(self, variables: Sequence[Any] | None, make: Callable[[], State]) -> State:
-        """What is kept for these variables; made if this is the first time.
-
-        Args:
-          variables: in their order; None for a caller that has one list only.
-          make: makes it.
-        """
+        """What is kept for these variables; None: for a caller that has one list only."""
         held = [tf_variable(variable) for variable in variables or ()]
         key = None if variables is None else tuple(map(id, held))
         if key not in self._kept:
@@ -403,13 +380,11 @@ def on_host() -> contextlib.AbstractContextManager[Any]:
 def warn_deprecated(text: str) -> None:
     """A DeprecationWarning at the line of the program that called this package."""
     level, frame = 1, sys._getframe()
-    while frame is not None and _is_inside(frame.f_globals.get("__name__")):
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).partition(".")[0] not in ("tf_hvd", "tensorflow"):
+            break
         level, frame = level + 1, frame.f_back  # type: ignore[assignment]
     warnings.warn(text, DeprecationWarning, stacklevel=level)
-
-
-def _is_inside(module: Any) -> bool:
-    return str(module).partition(".")[0] in ("tf_hvd", "tensorflow")
 
 
 _ANY_ORDER = "MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS"
@@ -421,9 +396,6 @@ def run_always_and_side_by_side(op_types: Iterable[str]) -> None:
     A rank that left a collective out because it does not use the result would keep those
     waiting that do; two ranks whose graphs have them in another order would wait for
     each other if they ran one by one. TensorFlow reads the set each time a function is traced.
-
-    Raises:
-      ImportError: TensorFlow has no such set any more.
     """
     present = getattr(auto_control_deps, _ANY_ORDER, None)
     if present is None:

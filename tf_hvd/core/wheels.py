@@ -9,11 +9,7 @@ MINORS = ("2.18", "2.19", "2.20", "2.21")
 
 
 def zipped_text(folder: str) -> str:
-    """What to say where the package is inside of a zip; empty where it is installed.
-
-    Args:
-      folder: that of the package.
-    """
+    """What to say where the package's folder is in a zip; empty where it is installed."""
     if os.path.isdir(folder):
         return ""
     return (
@@ -33,12 +29,7 @@ def named(minors: Sequence[str]) -> str:
 
 
 def cure(minors: Sequence[str], found: str) -> str:
-    """What to install where a wheel meets a TensorFlow that it has no library for.
-
-    Args:
-      minors: those that the wheel has a library for, ascending.
-      found: the TensorFlow that is installed.
-    """
+    """What to install where a wheel for `minors` meets a TensorFlow that it has no library for."""
     made = making(minor(found)) if minor(found) in MINORS else making()
     return (
         f"Install TensorFlow {minors[-1]} (pip install 'tensorflow=={minors[-1]}.*', or "

@@ -107,7 +107,7 @@ class _UpdateBatchState(data_order.FollowsData):
         self._samplers = self.state.samplers()
         # The data begin where a sampler is.
         self._before = self.state.batch if self._samplers else 0
-        data_order.let_epochs_differ(bool(self._samplers))
+        data_order.done.uneven = bool(self._samplers)
         begun = self._resumed or {"orders": {}, "metrics": []}
         done = 0 if self._samplers else self.state.batch
         if done and self.state.was_resized():
@@ -120,7 +120,7 @@ class _UpdateBatchState(data_order.FollowsData):
         self._resumed = None
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        if data_order.not_left_out():
+        if data_order.done.batches:
             raise RuntimeError(
                 "this version of Keras does not let a fit go on in the middle of an epoch: leave "
                 "UpdateBatchStateCallback out, and commit at the end of each epoch"
@@ -142,7 +142,7 @@ class _UpdateBatchState(data_order.FollowsData):
         self._place.epoch_end()
 
     def on_train_end(self, logs: Any = None) -> None:
-        data_order.let_epochs_differ(False)
+        data_order.done.uneven = False
 
     def _restore(self, collected: dict[str, Any]) -> None:
         self._resumed = collected

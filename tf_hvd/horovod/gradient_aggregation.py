@@ -41,7 +41,7 @@ class LocalGradientAggregationHelper:
     def __init__(
         self,
         backward_passes_per_step: int,
-        allreduce_func: Callable[[list[Any], list[Any]], Sequence[Any]],
+        allreduce_func: Callable[[list[Any], Sequence[Any]], Sequence[Any]],
         sparse_as_dense: bool,
         average_aggregated_gradients: bool,
         rank: int,
@@ -80,7 +80,7 @@ class LocalGradientAggregationHelper:
             self._complete,
             sums,
             lambda: self._local.reduce_others(
-                self._reduce_shared, self._process_set, sums, self._variables
+                self._allreduce, self._process_set, sums, self._variables
             ),
         )
 
@@ -101,12 +101,3 @@ class LocalGradientAggregationHelper:
         if self._complete is None:
             raise ValueError("call compute_gradients() before apply_gradients().")
         return self._aggregation.when_complete(self._complete, apply_grads_closure, self._variables)
-
-    def _reduce_shared(self, gradients: list[Any], variables: Sequence[Any]) -> list[Any]:
-        """Horovod's function gets those that are not local, and no others."""
-        shared = [i for i, variable in enumerate(variables) if variable not in self._local]
-        reduced = self._allreduce([gradients[i] for i in shared], [variables[i] for i in shared])
-        results: list[Any] = [None] * len(gradients)
-        for i, value in zip(shared, reduced, strict=True):
-            results[i] = value
-        return results

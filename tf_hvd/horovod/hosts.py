@@ -9,12 +9,12 @@ from tf_hvd.launch.job import hosts as ours
 __all__ = ["HostInfo", "SlotInfo", "get_host_assignments", "parse_hosts"]
 
 
+@dataclass(eq=False)
 class HostInfo:
     """A host, and how many ranks it may hold."""
 
-    def __init__(self, hostname: str, slots: int) -> None:
-        self.hostname = hostname
-        self.slots = slots
+    hostname: str
+    slots: int
 
     @staticmethod
     def from_string(host_string: str) -> "HostInfo":

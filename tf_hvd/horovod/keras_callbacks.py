@@ -32,7 +32,3 @@ def _best_model_checkpoint(base: type) -> type:
 def __getattr__(name: str) -> Any:
     found = getattr(callbacks.of(importlib.import_module("keras")), name)
     return _best_model_checkpoint(found) if name == "BestModelCheckpoint" else found
-
-
-def __dir__() -> list[str]:
-    return [*NAMES]

@@ -18,7 +18,3 @@ __all__ = [*NAMES]
 
 def __getattr__(name: str) -> Any:
     return getattr(callbacks, name)
-
-
-def __dir__() -> list[str]:
-    return [*NAMES]

@@ -117,11 +117,7 @@ def _unequal(everyone: Sequence[Sequence[Layer]]) -> tuple[int, int, Layer, Laye
 
 
 def check(everyone: Sequence[Sequence[Layer]], process_set: ProcessSet) -> None:
-    """Raises if the ranks' layers are not alike; called on all ranks with the same.
-
-    Raises:
-      guard.GuardError: on all ranks, with the same text.
-    """
+    """Raises, on all ranks, if their layers are not alike; called on all with the same."""
     if _unequal(everyone) is None:
         return
     gc.collect()  # a model that a rank has dropped may be there still, on this rank alone
@@ -157,11 +153,7 @@ def _follow_variables(broadcast: Sequence[Any]) -> None:
 
 
 def _after_broadcast(process_set: ProcessSet, broadcast: Sequence[Any]) -> None:
-    """Has layers follow their variables, and compares those of all ranks of the set.
-
-    Raises:
-      guard.GuardError: see `check`.
-    """
+    """Has layers follow their variables, and compares those of all ranks; raises as `check`."""
     _follow_variables(broadcast)  # by itself: what it holds could not be freed in `check`
     if not (agreement.takes_part(process_set) and guard.watches()):
         return
@@ -178,11 +170,7 @@ variables.after_broadcast.append(_after_broadcast)
 
 
 def _all_of(given: Any) -> list[Any]:
-    """The layers that are meant.
-
-    Raises:
-      ValueError: a layer that has no state of this kind.
-    """
+    """The layers that are meant."""
     found = []
     for each in given if isinstance(given, (list, tuple)) else [given]:
         if kind_of(each):

@@ -103,11 +103,7 @@ class _Normalization:
         return self.digest(layer) != before
 
     def measure(self, layer: Any, data: Any, steps: int | None) -> Any:
-        """Of this rank's data: the shape, how many there are, their mean and squared deviations.
-
-        Raises:
-          ValueError: the layer was made with a mean and a variance.
-        """
+        """Of this rank's data: the shape, how many there are, their mean and squared deviations."""
         if self.is_given(layer):
             raise ValueError(
                 f"layer {layer.name!r} was made with mean= and variance=, which adapt cannot "
@@ -124,11 +120,7 @@ class _Normalization:
         return shape, total
 
     def merge(self, layer: Any, shares: Sequence[Any]) -> None:
-        """Gives the layer the state of all ranks' data.
-
-        Raises:
-          ValueError: no rank has data, or they have other shapes.
-        """
+        """Gives the layer the state of all ranks' data."""
         shares = [share for share in shares if share[1] is not None]
         shapes = sorted({shape for shape, _ in shares})
         if len(shapes) != 1:
@@ -248,9 +240,6 @@ class _Discretization:
         """Gives the layer the state of all ranks' data.
 
         The summaries are put side by side, without Keras' compression, which loses accuracy.
-
-        Raises:
-          ValueError: no rank has data.
         """
         together = np.concatenate(shares, axis=1)
         if not together.size:

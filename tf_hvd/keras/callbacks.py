@@ -246,33 +246,21 @@ class _CollectiveMetrics:
 
     def __init__(self, log_dir: str, update_freq: int | str = "epoch") -> None:
         super().__init__()
-        self._summaries = StepSummaries(log_dir)
         self._every = 0 if update_freq == "epoch" else int(update_freq)
-        self._batches = 0
-        self._writer: Any = None
+        self._summaries = StepSummaries(log_dir, self._every)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self._writer = tf.summary.create_file_writer(self._summaries.folder)
         self._summaries.begin()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._batches += 1
-        if self._every and self._batches % self._every == 0:
-            self._write()
+        self._summaries.step()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if not self._every:
-            self._write()
+            self._summaries.write()
 
     def on_train_end(self, logs: Any = None) -> None:
-        self._write()
-        self._writer.close()
-
-    def _write(self) -> None:
-        with self._writer.as_default(step=self._batches):
-            for tag, value in self._summaries.take(self._batches).items():
-                tf.summary.scalar(tag, value)
-        self._writer.flush()
+        self._summaries.end()
 
 
 class _ProgbarLogger:

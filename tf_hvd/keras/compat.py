@@ -304,14 +304,8 @@ def begin_within(
 ) -> Any:
     """Goes through an epoch's batches without the first ones, whose data it reads and drops.
 
-    Batches keep their numbers.
-
-    Args:
-      epoch: the object of Keras',
-      name: and which of its methods,
-      go_through: and that method.
-      batches: how many are left out, in whole executions; asked when the epoch begins.
-      anew: whether Keras is to find out anew how many there are.
+    Batches keep their numbers. When the epoch begins, `batches` says how many are left out, in
+    whole executions, and `anew` whether Keras is to find out again how many there are.
     """
     found = go_through()
     if name == _STEPS[0]:

@@ -16,17 +16,10 @@ _WHOLE_UPDATES = ("minimize", "get_updates")
 
 
 def hook(optimizer: Any, passes: int) -> Any:
-    """Makes a wrapped optimizer of tf_keras reduce what the program has it compute.
+    """Makes a wrapped optimizer of tf_keras reduce what the program has it compute; returns it.
 
     With `backward_passes_per_step` the gradients stay this rank's until their sum is
     applied, whatever `apply_gradients` is told.
-
-    Args:
-      optimizer: what DistributedOptimizer was given.
-      passes: how many calls make an update.
-
-    Returns:
-      The optimizer.
     """
     names = [name for name in compat.COMPUTING if callable(getattr(optimizer, name, None))]
     if names:

@@ -16,34 +16,17 @@ from tf_hvd.core.tensorflow_hooks import tf_variable
 
 class _Done(threading.local):
     batches = 0
+    """That the next epoch of this thread leaves out. When it has begun, it has: or Keras cannot."""
     uneven = False
+    """Whether an epoch of this thread's `fit` may have another number of them than the first."""
 
 
-_done = _Done()
-
-
-def resume_after(batches: int) -> None:
-    """The next epoch of this thread begins after so many batches, which are done."""
-    _done.batches = batches
-
-
-def not_left_out() -> int:
-    """How many batches are done that the epoch did not leave out: this Keras has no such way."""
-    return _done.batches
-
-
-def let_epochs_differ(differ: bool) -> None:
-    """Whether an epoch of this thread's `fit` may have another number of batches than the first."""
-    _done.uneven = differ
-
-
-def epochs_differ() -> bool:
-    return _done.uneven
+done = _Done()
 
 
 def take_done() -> int:
     """How many batches the epoch that begins now is to leave out."""
-    batches, _done.batches = _done.batches, 0
+    batches, done.batches = done.batches, 0
     return batches
 
 
@@ -118,7 +101,7 @@ class Place:
         self._before = dict(collected["orders"])
         self._metrics = list(collected["metrics"]) or None
         self.batches = collected["batches"]
-        resume_after(self.batches)
+        done.batches = self.batches
         for name, place in self._before.items():
             self._orders[name].go_to(place)
 

@@ -35,42 +35,26 @@ _KNOWN = {*_CHANGING, *_DECIDING, *_WRITING}
 
 
 class File(NamedTuple):
-    """What a callback of Keras' own writes: kind of the callback, host, path.
+    """What a callback of Keras' own writes."""
 
-    Attributes:
-      held: whether the callback can be left to one rank (root_only).
-    """
-
-    kind: str
+    kind: str  # of the callback
     host: str
     path: str
-    held: bool
+    held: bool  # whether the callback can be left to one rank (root_only)
 
 
 class FitConfig(NamedTuple):
-    """What a rank is about to do in `fit`.
+    """What a rank is about to do in `fit`."""
 
-    Attributes:
-      distributed: whether the model's optimizer is.
-      steps: of an epoch; None if not known.
-      epochs: the number of the last one.
-      changing: which of _CHANGING it has, sorted.
-      averages: whether one of its callbacks decides by metrics.
-      files: what it writes by callbacks of Keras' own.
-      backup: "ours", "Keras'", or None.
-      backup_options: of ours.
-      layers: with an adapted state, that are alive in the process.
-    """
-
-    distributed: bool
-    steps: int | None
-    epochs: int | None
-    changing: tuple[str, ...]
-    averages: bool
+    distributed: bool  # whether the model's optimizer is
+    steps: int | None  # of an epoch, if known
+    epochs: int | None  # the number of the last one
+    changing: tuple[str, ...]  # which of _CHANGING it has, sorted
+    averages: bool  # whether one of its callbacks decides by metrics
     files: tuple[File, ...]
-    backup: str | None
-    backup_options: tuple[str, ...]
-    layers: list[adapted.Layer]
+    backup: str | None  # "ours", "Keras'", or None
+    backup_options: tuple[str, ...]  # of ours
+    layers: list[adapted.Layer]  # with an adapted state, that are alive in the process
 
 
 def _known(callback: Any) -> str:
@@ -87,15 +71,7 @@ def hold_writers(callbacks: Iterable[Any]) -> None:
 def release_writers(
     callbacks: Iterable[Any], shared: Collection[tuple[str, str]] = ()
 ) -> list[Any]:
-    """Has callbacks that were held act on this rank again.
-
-    Args:
-      callbacks: those of a `fit`.
-      shared: kinds and paths of those that remain held.
-
-    Returns:
-      Those that were released.
-    """
+    """Has callbacks that were held act on this rank again, but those in `shared`; gives them."""
     released = [
         callback
         for callback in callbacks

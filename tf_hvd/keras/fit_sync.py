@@ -188,14 +188,10 @@ class _Fit:
         self._resume = None
         if self._restores_all:
             self.restorer.agree()
-        self.restorer.begin()
+        self.restorer.on_train_begin()
 
     def _first_epoch(self, epoch: int | None) -> None:
-        """Raises unless all ranks begin with the same epoch; None: with none at all.
-
-        Raises:
-          ValueError: on all ranks, with the same text.
-        """
+        """Raises, on all ranks, unless they begin with the same epoch; None: with none at all."""
         self._began = True
         epochs = self._gather("the first epoch", epoch)
         if len(set(epochs)) > 1:
@@ -356,12 +352,12 @@ class _Closing:
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if self.fit.restorer is not None:
-            self.fit.restorer.epoch_end(epoch, logs)
+            self.fit.restorer.on_epoch_end(epoch, logs)
         self.fit.agree_to_stop()
 
     def on_train_end(self, logs: Any = None) -> None:
         if self.fit.restorer is not None:
-            self.fit.restorer.end(logs)
+            self.fit.restorer.on_train_end(logs)
 
 
 def surround(base: Any, callbacks: Sequence[Any]) -> list[Any]:
@@ -369,4 +365,4 @@ def surround(base: Any, callbacks: Sequence[Any]) -> list[Any]:
     fit = internal_callback(_Fit, base, callbacks=callbacks)
     closing = internal_callback(_Closing, base, fit=fit, base=base)
     fit_config.hold_writers(callbacks)
-    return [fit, *callbacks, *resume.last(base, callbacks), closing]
+    return [fit, *resume.last(callbacks), closing]

@@ -79,11 +79,7 @@ def _not_reduced(kind: str, loaded: bool = False) -> str:
 
 
 def before_batch_norm(layer: Any) -> None:
-    """A layer of Keras with synchronized=True is about to normalize in training.
-
-    Raises:
-      GuardError: it would do so over this rank's batch alone.
-    """
+    """A layer of Keras with synchronized=True is about to normalize in training."""
     if watches():
         raise GuardError(
             "Use tf_hvd.SyncBatchNormalization, and tf_hvd.keras.load_model for saved models with "
@@ -106,14 +102,12 @@ def failed(error: Exception) -> None:
         text = found and _not_reduced(found[1])
     elif isinstance(error, GuardError):
         told: BaseException = error
-        while isinstance(within := told.__context__, GuardError) and _has_text_of(told, within):
+        while isinstance(within := told.__context__, GuardError):
+            if str(within).partition("\n")[0] not in str(told):
+                break
             told, text = within, str(within)
     if text:
         raise GuardError(text).with_traceback(error.__traceback__) from None
-
-
-def _has_text_of(error: BaseException, within: BaseException) -> bool:
-    return str(within).partition("\n")[0] in str(error)
 
 
 def _leaves(model: Any) -> list[Any]:
@@ -152,11 +146,6 @@ class Watch:
     params: Any
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Begins to watch.
-
-        Raises:
-          RuntimeError: it is within a tf.distribute strategy of several replicas.
-        """
         leaves, params = _leaves(self.model), self.params or {}
         self._counts = [_counts(leaf) for leaf in leaves]
         self._has_trained = False  # whether there was a batch
@@ -179,11 +168,7 @@ class Watch:
         fit_ended(self.model)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Compares what the ranks have.
-
-        Raises:
-          GuardError: on all ranks.
-        """
+        """Compares what the ranks have; raises on all of them."""
         if not watches() or not tf.executing_eagerly():
             return
         self._check_counts()

@@ -103,9 +103,6 @@ def put_around(target: Any, name: str, around: Around) -> None:
     """From now on `target.name(...)` is `around(target, method, ...)`.
 
     The last one that is put there is the outermost.
-
-    Raises:
-      ValueError: somebody else has replaced the method on this instance.
     """
     if name in getattr(target, "__dict__", {}):
         raise ValueError(
@@ -168,10 +165,6 @@ def track_when_saved(optimizer: Any, state: Callable[[], Sequence[Any]]) -> None
 
     TensorFlow saves no function that uses a variable which no object has. Keras' own formats and
     checkpoints do not get them.
-
-    Args:
-      optimizer: one that makes updates itself.
-      state: gives the variables.
     """
 
     def children(

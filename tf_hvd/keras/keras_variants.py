@@ -29,12 +29,7 @@ def _refusal(module: str, name: str) -> Any:
 
 
 class KerasVariants:
-    """The classes of a module for each Keras; those for `tf.keras` are its attributes.
-
-    Args:
-      module: the name of the module that offers the classes.
-      parts: what they are made of.
-    """
+    """The classes of a module for each Keras; those for `tf.keras` are its attributes."""
 
     def __init__(self, module: str, parts: Parts) -> None:
         self._module = module
@@ -66,10 +61,7 @@ class KerasVariants:
 def internal_callback(behaviour: type, base: Any, /, **contents: Any) -> Any:
     """A callback of tf_hvd's own, which stands among the user's in a `fit`.
 
-    Args:
-      behaviour: what it does; a class without a base.
-      base: keras.callbacks.Callback of the Keras that calls it.
-      **contents: attributes of its class.
+    `behaviour` is a class without a base, `contents` are attributes of the new one.
     """
     name = behaviour.__name__.lstrip("_")
     contents = {"__module__": behaviour.__module__, **contents}

@@ -15,11 +15,7 @@ from tf_hvd.keras.compat import grows, innermost, velocities_of
 
 
 def check_settable(optimizer: Any, callback: str) -> None:
-    """Raises unless the optimizer has one learning rate that can be set.
-
-    Raises:
-      ValueError: it has several, or a LearningRateSchedule.
-    """
+    """Raises unless the optimizer has one learning rate that can be set."""
     kind = type(optimizer).__name__
     if grows(optimizer):
         raise ValueError(

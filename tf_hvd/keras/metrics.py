@@ -58,11 +58,7 @@ def means(everyone: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def check_names(everyone: Sequence[Mapping[str, float]], ranks: Sequence[int]) -> None:
-    """Raises unless all ranks have the same numbers.
-
-    Raises:
-      ValueError: on all ranks, with the same text.
-    """
+    """Raises unless all ranks have the same numbers; on all ranks, with the same text."""
     for numbers, rank in zip(everyone, ranks, strict=True):
         other = set(numbers) ^ set(everyone[0])
         if other:
@@ -74,15 +70,9 @@ def check_names(everyone: Sequence[Mapping[str, float]], ranks: Sequence[int]) -
 
 
 def average(logs: Mapping[str, Any], process_set: ProcessSet, strict: bool) -> dict[str, float]:
-    """The averages over ranks of the numbers in `logs`; one collective.
+    """The averages over ranks of the numbers in `logs`, by one collective.
 
-    Args:
-      logs: this rank's.
-      process_set: who takes part.
-      strict: whether all ranks must have the same names.
-
-    Raises:
-      ValueError: they have not.
+    With `strict` all ranks must have the same names.
     """
     mine = numbers_of(logs)
     if not agreement.takes_part(process_set):

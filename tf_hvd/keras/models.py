@@ -109,11 +109,7 @@ def _updates_in(filepath: Any) -> int:
 
 
 def _check_state(filepath: Any, optimizer: Any) -> None:
-    """Raises if Keras has left the state of a loss-scaled optimizer behind.
-
-    Raises:
-      ValueError: so it is.
-    """
+    """Raises if Keras has left the state of a loss-scaled optimizer behind."""
     leaves = list(compat.leaves(optimizer))
     if leaves == [optimizer] or any(compat.updates_of(leaf) for leaf in leaves):
         return

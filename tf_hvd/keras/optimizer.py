@@ -1,5 +1,6 @@
 """DistributedOptimizer for the optimizers of Keras 3 and of tf_keras."""
 
+import dataclasses
 from typing import Any
 
 from tf_hvd.collectives import reduce_ops
@@ -34,30 +35,19 @@ def _no_optimizer(found: Any) -> str:
     )
 
 
+@dataclasses.dataclass
 class _Wrapping:
     """Puts a synchronizer into each optimizer that makes updates, for one call of the user's."""
 
-    def __init__(
-        self,
-        name: str | None,
-        check_steps: int,
-        scale_local: bool,
-        options: ReductionOptions,
-        aggregation: dict[str, Any],
-    ) -> None:
-        self._name = name
-        self._check_steps = check_steps
-        self._options = options
-        self._aggregation = aggregation
-        self._local = LocalVariables(scale_local)
-        self._given = Given()
+    name: str | None
+    check_steps: int
+    local: LocalVariables
+    options: ReductionOptions
+    aggregation: dict[str, Any]
+    given: Given = dataclasses.field(default_factory=Given)
 
     def wrap(self, optimizer: Any) -> None:
-        """Hooks `optimizer`, or all that are inside of it.
-
-        Raises:
-          ValueError: one of them is hooked already, or is no optimizer.
-        """
+        """Hooks `optimizer`, or all that are inside of it; none of them is hooked already."""
         inner = compat.inner_optimizers(optimizer)
         if inner is None:
             self._wrap_leaf(optimizer)
@@ -67,7 +57,7 @@ class _Wrapping:
             self._wrap_growing(optimizer)
         if inner is not None and compat.overridden(optimizer):
             self._hook_users_methods(optimizer, compat.synchronizer_of(optimizer))
-        hooks.add(optimizer, "register_local_var", self._local.register)
+        hooks.add(optimizer, "register_local_var", self.local.register)
         hooks.add(optimizer, "horovod_distributed", True)
 
     def _wrap_leaf(self, optimizer: Any) -> None:
@@ -76,11 +66,11 @@ class _Wrapping:
             raise ValueError(_no_optimizer(optimizer))
         synchronizer = self._synchronizer(optimizer)
         update_hooks.hook_updates(optimizer, kind, synchronizer)
-        if self._options.op not in IDEMPOTENT or Convention.name == "horovod":
+        if self.options.op not in IDEMPOTENT or Convention.name == "horovod":
             eager_marks.want()
         hooks.track_when_saved(optimizer, synchronizer.state)
         self._hook_users_methods(optimizer, synchronizer)
-        if self._aggregation["passes"] == 1:
+        if self.aggregation["passes"] == 1:
             hooks.add(optimizer, "_allreduce", synchronizer.allreduce)
             hooks.add(optimizer, "_allreduce_grads", synchronizer.allreduce_grads)
         hooks.note(optimizer, synchronizer)
@@ -88,15 +78,15 @@ class _Wrapping:
     def _hook_users_methods(self, optimizer: Any, synchronizer: GradientSynchronizer) -> None:
         """Puts the reduction before methods of the user's, and before it the sums of passes."""
         update_hooks.hook_users_methods(optimizer, synchronizer)
-        if self._aggregation["passes"] > 1:
+        if self.aggregation["passes"] > 1:
             if synchronizer.aggregation is None:
-                synchronizer.aggregation = GradientAggregation(**self._aggregation)
+                synchronizer.aggregation = GradientAggregation(**self.aggregation)
             update_hooks.hook_passes(optimizer, synchronizer)
 
     def _synchronizer(self, optimizer: Any) -> GradientSynchronizer:
-        name = self._name or f"Distributed{type(optimizer).__name__}"
-        reducer = GradientReducer(name, self._options)
-        return GradientSynchronizer(name, reducer, self._local, self._check_steps, self._given)
+        name = self.name or f"Distributed{type(optimizer).__name__}"
+        reducer = GradientReducer(name, self.options)
+        return GradientSynchronizer(name, reducer, self.local, self.check_steps, self.given)
 
     def _wrap_growing(self, optimizer: Any) -> None:
         hooks.note(optimizer, self._synchronizer(optimizer))
@@ -197,7 +187,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         "average": average_aggregated_gradients,
         "sparse_as_dense": sparse_as_dense,
     }
-    _Wrapping(name, steps, scale_local_gradients, options, aggregation).wrap(optimizer)
+    local = LocalVariables(scale_local_gradients)
+    _Wrapping(name, steps, local, options, aggregation).wrap(optimizer)
     return compute_gradients.hook(optimizer, passes)
 
 

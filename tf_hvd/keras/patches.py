@@ -95,7 +95,7 @@ def _watched_training(name: str, model: Any, train: Any, /, *args: Any, **kwargs
 
 def _resumed_epoch(name: str, epoch: Any, go_through: Any) -> Any:
     return compat.begin_within(
-        epoch, name, go_through, data_order.take_done, data_order.epochs_differ
+        epoch, name, go_through, data_order.take_done, lambda: data_order.done.uneven
     )
 
 
@@ -116,7 +116,7 @@ def _watched_callbacks(
             callbacks = fit_sync.surround(base, [*callbacks, internal_callback(guard.Watch, base)])
         else:
             fit_config.release_writers(callbacks)
-            callbacks += resume.last(base, callbacks)
+            callbacks = resume.last(callbacks)
     init(callbacks, add_history, *args, **kwargs)
 
 

@@ -19,8 +19,7 @@ _CONTAINERS: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "dict":
 def dumps(value: Any) -> bytes:
     """The bytes of None, numbers, texts, bytes, arrays, tensors, and containers of them.
 
-    Raises:
-      TypeError: there is something else in it.
+    Anything else is a TypeError.
     """
     arrays: list[Any] = []
     head = json.dumps(_encode(value, arrays))

@@ -48,11 +48,7 @@ def _remembered(callback: Any) -> dict[str, Any]:
 
 
 def _callback_entries(callbacks: Sequence[Any]) -> dict[str, bytes]:
-    """For each that remembers something, what `plain_values.dumps` makes of it.
-
-    Raises:
-      TypeError: the value of an attribute that a callback names is not supported.
-    """
+    """For each that remembers something, what `plain_values.dumps` makes of it."""
     found = {}
     for name, callback in _named(callbacks).items():
         values = _remembered(callback)
@@ -92,7 +88,6 @@ def _variables(model: Any) -> dict[str, Any]:
 
 
 def _fingerprints(model: Any) -> dict[str, int]:
-    """64 bits for each variable, by its name here."""
     variables = _variables(model)
     bits = agreement.fingerprints(list(variables.values())).numpy().tolist()
     return dict(zip(variables, bits, strict=True))
@@ -117,11 +112,7 @@ def _updates(model: Any) -> int:
 class RankStates:
     """The entries of all ranks of one `fit`, beside Keras' backup; the first rank has the file.
 
-    Args:
-      callbacks: those of the program; all have begun.
-      model: what is trained.
-      place: where this rank is in its epoch.
-      process_set: who takes part; None: this rank by itself.
+    The program's callbacks have all begun. Without a process set this rank is by itself.
     """
 
     def __init__(
@@ -165,8 +156,7 @@ class RankStates:
     def collect(self, epoch: int) -> None:
         """Between epochs or batches, on all ranks: brings the first one what the others have.
 
-        Args:
-          epoch: the one that is next, or that they are in.
+        `epoch` is next, or the one that they are in.
         """
         states = _callback_entries(self._callbacks)
         mine = {name: hashlib.sha256(each).digest() for name, each in states.items()}

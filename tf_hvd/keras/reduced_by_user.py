@@ -4,6 +4,7 @@ What Horovod's `_allreduce` or `compute_gradients` of the optimizer returned is 
 rest a graph shows where it comes from, and in eager mode a DistributedGradientTape marks it.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -68,11 +69,8 @@ class ReducedByUser:
 
         So it is under Horovod's names, by which apply_gradients() never reduces. One reduced
         gradient is enough: the others may be the rank's own. Under tf_hvd's names a second Average,
-        Min or Max changes nothing, and other ops raise.
-
-        Args:
-          gradients: as the program gave them, before they are scaled or added up.
-          variables: what they belong to.
+        Min or Max changes nothing, and other ops raise. Gradients are here as the program gave
+        them, before they are scaled or added up.
 
         Raises:
           ValueError: to reduce them is wrong, or may be.
@@ -113,8 +111,5 @@ class ReducedByUser:
 
 def as_given(gradients: Sequence[Any]) -> list[Any]:
     """The program's own gradients, each index of IndexedSlices once, as ops made here."""
-    return [None if each is None else _identity(each_row_once(each)) for each in gradients]
-
-
-def _identity(gradient: Any) -> Any:
-    return tf.nest.map_structure(tf.identity, gradient, expand_composites=True)
+    copied = functools.partial(tf.nest.map_structure, tf.identity, expand_composites=True)
+    return [None if each is None else copied(each_row_once(each)) for each in gradients]

@@ -25,7 +25,6 @@ from tf_hvd.core.process_sets import ProcessSet
 from tf_hvd.core.tensorflow_hooks import tf_variable
 from tf_hvd.keras import compat, data_order
 from tf_hvd.keras.data_order import FollowsData, Place, new_orders
-from tf_hvd.keras.keras_variants import internal_callback
 from tf_hvd.keras.metrics import is_root, process_set_of
 from tf_hvd.keras.rank_state import RankStates
 from tf_hvd.training.preemption import Preemption, on_preemption
@@ -55,12 +54,7 @@ def _write(directory: str, files: Files) -> None:
 
 
 def hand_out(directory: str | None, process_set: ProcessSet) -> Files:
-    """The first rank's backup, on all ranks; one broadcast.
-
-    Args:
-      directory: where it is, at the first rank; ignored elsewhere.
-      process_set: who takes part.
-    """
+    """The first rank's backup, which is in its directory, on all ranks; one broadcast."""
     root = (process_set.ranks or [0])[0]
     mine = _read(directory) if directory is not None and process_set.rank() == 0 else None
     files: Files = broadcast_object(
@@ -118,11 +112,13 @@ class BackupAndRestore(FollowsData):
 
     @staticmethod
     def methods_around(base: Any) -> dict[str, Any]:
-        """Those of Keras' class that write."""
-        return {name: _and_states(base, name) for name in compat.SAVES if hasattr(base, name)}
+        found = {name: _and_states(base, name) for name in compat.SAVES if hasattr(base, name)}
+        if hasattr(base, compat.ASKED_BY_TF_KERAS):  # tf_keras' asks for batches only to write then
+            found[compat.ASKED_BY_TF_KERAS] = lambda self: True
+        return found
 
     def lead(self, callbacks: Sequence[Any]) -> None:
-        """A `fit` calls `begin` and the others up to `end`, after `callbacks`."""
+        """A `fit` with these callbacks begins; this one is called after all others."""
         self._forget_fit()  # one that was interrupted
         self._callbacks = callbacks
 
@@ -132,11 +128,7 @@ class BackupAndRestore(FollowsData):
         return (str(self.save_freq), *(str(int(signum)) for signum in self._signals))
 
     def agree(self, within_epochs: bool = False) -> None:
-        """All ranks of the model have one of these.
-
-        Args:
-          within_epochs: and with the same options.
-        """
+        """All ranks of the model have one of these; `within_epochs`: with the same options."""
         self._agreed, self._within_epochs = True, within_epochs
 
     def receive(self, files: Files) -> None:
@@ -152,7 +144,7 @@ class BackupAndRestore(FollowsData):
         self.set_params(params)  # type: ignore[attr-defined]
         self.set_model(model)  # type: ignore[attr-defined]
 
-    def begin(self, logs: Any = None) -> None:
+    def on_train_begin(self, logs: Any = None) -> None:
         """Restores, if there is something; on all ranks."""
         process_set = process_set_of(self.model)
         if not self._received and process_set.included():
@@ -166,7 +158,7 @@ class BackupAndRestore(FollowsData):
             variable.assign(own)
         if self._callbacks is not None and process_set.size() == 1:
             self._within_epochs = True
-        data_order.resume_after(0)  # a `fit` before may have failed before its first epoch
+        data_order.done.batches = 0  # a `fit` before may have failed before its first epoch
         self._place = Place(self.orders)
         together = process_set if self._agreed else None
         self._states = RankStates(self._callbacks or (), self.model, self._place, together)
@@ -202,14 +194,14 @@ class BackupAndRestore(FollowsData):
         if self._states is not None:
             self._states.write(self._path)
 
-    def epoch_begin(self, epoch: int) -> None:
-        """Called on all ranks."""
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._epoch = epoch
+        super().on_epoch_begin(epoch, logs)  # type: ignore[misc]
 
-    def batch_begin(self) -> None:
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Writes, if it is time, what was after the batch before."""
-        if data_order.not_left_out():  # by this version of Keras
-            data_order.take_done()
+        super().on_train_batch_begin(batch, logs)  # type: ignore[misc]
+        if data_order.take_done():  # which this version of Keras has not left out
             self._place.begin_anew()
         if self._preemption is not None and self._preemption.is_time():
             self._due = True
@@ -229,13 +221,13 @@ class BackupAndRestore(FollowsData):
         compat.save_backup(self)
         self._within_epochs = within
 
-    def batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Has Keras say whether it is time to write."""
         self._place.batch_end(self.model, batch)
         if self.save_freq and (self._within_epochs or is_root(self.model)):
             super().on_train_batch_end(batch, logs)  # type: ignore[misc]
 
-    def epoch_end(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Writes on rank 0; on all ranks."""
         self._place.epoch_end()
         self._epoch = epoch + 1
@@ -246,7 +238,7 @@ class BackupAndRestore(FollowsData):
         if self._due:
             self._write_now()
 
-    def end(self, logs: Any = None) -> None:
+    def on_train_end(self, logs: Any = None) -> None:
         super().on_train_end(logs)  # type: ignore[misc]
         if self.delete_checkpoint and is_root(self.model) and tf.io.gfile.exists(self._path):
             tf.io.gfile.remove(self._path)
@@ -261,24 +253,6 @@ class BackupAndRestore(FollowsData):
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
-
-    # Keras calls these at its place in the list: outside of `fit` nobody else calls the above.
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        if self._callbacks is None:
-            self.begin(logs)
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if self._callbacks is None:
-            self.batch_end(batch, logs)
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if self._callbacks is None:
-            self.epoch_end(epoch, logs)
-
-    def on_train_end(self, logs: Any = None) -> None:
-        if self._callbacks is None:
-            self.end(logs)
 
 
 def _and_states(base: Any, name: str) -> Any:
@@ -296,53 +270,17 @@ def _signals(asked: bool | Iterable[int]) -> tuple[int, ...]:
     return tuple(asked)
 
 
-class _Last:
-    """Comes after the user's callbacks."""
-
-    of: BackupAndRestore
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        self.of.begin(logs)
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self.of.epoch_begin(epoch)
-
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        self.of.batch_begin()
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.of.batch_end(batch, logs)
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self.of.epoch_end(epoch, logs)
-
-    def on_train_end(self, logs: Any = None) -> None:
-        self.of.end(logs)
-
-
-def last(base: Any, callbacks: Sequence[Any]) -> list[Any]:
-    """What has the BackupAndRestore among the callbacks of a `fit` act after them; may be nothing.
-
-    Args:
-      base: keras.callbacks.Callback of the Keras that calls them.
-      callbacks: the user's.
-    """
-    found = [each for each in callbacks if isinstance(each, BackupAndRestore)]
-    if not found:
-        return []
-    found[0].lead(callbacks)
-    return [internal_callback(_Last, base, of=found[0])]
+def last(callbacks: Sequence[Any]) -> list[Any]:
+    """The callbacks of a `fit`: the first BackupAndRestore among them acts after all others."""
+    first = next((each for each in callbacks if isinstance(each, BackupAndRestore)), None)
+    if first is None:
+        return list(callbacks)
+    first.lead(callbacks)
+    return [*(each for each in callbacks if each is not first), first]
 
 
 def follow_data(fit: Any, model: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """The arguments of a `fit`, whose data the first of its callbacks follows that does so.
-
-    Args:
-      fit: Keras' method.
-      model: whose it is.
-      args: what it is called with,
-      kwargs: and by name.
-    """
+    """The arguments of a `fit`, whose data the first of its callbacks follows that does so."""
     try:
         call = inspect.signature(fit).bind(model, *args, **kwargs)
     except TypeError:  # Keras says it

@@ -24,7 +24,6 @@ class RootOnly:
 
     @classmethod
     def methods_around(cls, base: Any) -> dict[str, Any]:
-        """The hooks of a class of Keras' that is made to act on the first rank."""
         return {name: _method(base, name, nothing) for name, nothing in _hooks_of(base)}
 
 
@@ -79,6 +78,5 @@ def hold(callback: Any) -> None:
 
 
 def release(callback: Any) -> None:
-    """Makes it what it was before `hold`, if it was held."""
     if is_held(callback):
         hooks.forget(callback)

@@ -36,11 +36,7 @@ def exist_everywhere(variables: Sequence[Any], built: bool) -> bool:
 
 
 def check(variables: Sequence[Any], when: str) -> None:
-    """Raises unless all ranks have the same variables.
-
-    Raises:
-      ValueError: on all ranks, with the same text.
-    """
+    """Raises unless all ranks have the same variables; on all ranks, with the same text."""
     if exist_everywhere(variables, True):
         return
     known: list[dict[str, list[str]]] = []

@@ -70,11 +70,7 @@ def global_moments(
 
 
 def _mask_of(inputs: Any, mask: Any) -> Any:
-    """The mask with a last dimension for the channels; None stays None.
-
-    Raises:
-      ValueError: it has not one dimension less than the inputs.
-    """
+    """The mask with a last dimension for the channels; None stays None."""
     if mask is None:
         return None
     if len(mask.shape) != len(inputs.shape) - 1:
@@ -162,11 +158,7 @@ def _call_of_tf_keras(keras: Any, base: Any, process_set: ProcessSet) -> Callabl
 
 
 def _library_of(base: Any) -> Any:
-    """The module `keras` or `tf_keras` whose BatchNormalization `base` is.
-
-    Raises:
-      ValueError: it is of neither.
-    """
+    """The module `keras` or `tf_keras` whose BatchNormalization `base` is."""
     for name in ("keras", "tf_keras"):
         library = sys.modules.get(name)
         if library is not None and issubclass(base, library.layers.BatchNormalization):
@@ -249,13 +241,9 @@ def synchronized(base: Any, process_set: ProcessSet = global_process_set) -> Any
 
 
 def synchronize_again(layers: Sequence[Any], base: Any, process_set: ProcessSet) -> None:
-    """Makes the batch normalizations of a loaded model what they were when it was saved.
+    """Makes the batch normalizations of a loaded model what they were when it was saved, in place.
 
-    Args:
-      layers: of the model; those with `synchronized=True` become layers over the
-        batches of all members, in place.
-      base: the BatchNormalization of their Keras.
-      process_set: the members.
+    Those with `synchronized=True` become layers over the batches of all members.
     """
     for layer in layers:
         if isinstance(layer, base) and layer.synchronized:

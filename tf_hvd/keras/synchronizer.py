@@ -12,7 +12,6 @@ from tf_hvd.core._strategy import refuse_replicas
 from tf_hvd.core.tensorflow_hooks import in_xla, on_host, tf_variable, verbatim, waits_for
 from tf_hvd.keras import compat
 from tf_hvd.keras.reduced_by_user import ReducedByUser, as_given
-from tf_hvd.keras.update_checks import check_if, checks_state
 from tf_hvd.keras.users_methods import Given
 from tf_hvd.training import agreement, eager_marks, guard, initial_weights
 from tf_hvd.training._local import LocalVariables
@@ -41,12 +40,7 @@ class _Counts(NamedTuple):
 class GradientSynchronizer:
     """Reduces the gradients of the one optimizer that it is hooked into, and counts.
 
-    Args:
-      name: what the requests are called after.
-      reducer: does the reduction.
-      local: the variables that each rank trains for itself.
-      check_steps: compare the ranks' weights every so many updates; 0: never.
-      given: which method of the user's makes an update.
+    It compares the ranks' weights every `check_steps` updates; 0: never.
     """
 
     def __init__(
@@ -86,7 +80,7 @@ class GradientSynchronizer:
         """The variables that functions have captured which make updates."""
         found = [counter.variable for counter in self._counts or ()]
         if found:
-            found.append(checks_state())
+            found.append(_turn().variable)
         return found + (self.aggregation.variables() if self.aggregation is not None else [])
 
     def shared(self, variables: Sequence[Any]) -> list[Any]:
@@ -125,9 +119,6 @@ class GradientSynchronizer:
             self._count(gradients)
         return True
 
-    def before_pass(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        self.reduced_by_user.before_pass(gradients, variables)
-
     def begin(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Remembers what an update is about to be made of, with what Keras leaves out of it."""
         self._gradients, self._variables = list(gradients), list(variables)
@@ -162,12 +153,7 @@ class GradientSynchronizer:
         grads: Sequence[Any],
         vars: Sequence[Any],  # noqa: A002 - the argument is Horovod's
     ) -> list[Any]:
-        """Horovod's `optimizer._allreduce`: reduces gradients; the next update does not again.
-
-        Args:
-          grads: tensors, IndexedSlices and None.
-          vars: what they belong to.
-        """
+        """Horovod's `optimizer._allreduce`: reduces gradients; the next update does not again."""
         with tf.name_scope(compat.SCOPE):
             self.begin(grads, vars)
             reduced = self.reduce(grads, vars)
@@ -181,13 +167,7 @@ class GradientSynchronizer:
         vars: Sequence[Any],  # noqa: A002 - the argument is Horovod's
         use_generic_names: bool = False,
     ) -> list[Any]:
-        """Horovod's `optimizer._allreduce_grads`: reduces gradients, as a tape does.
-
-        Args:
-          grads: tensors, IndexedSlices and None.
-          vars: what they belong to.
-          use_generic_names: requests are named by their place, not by the variables.
-        """
+        """Horovod's `optimizer._allreduce_grads`: reduces gradients, as a tape does."""
         reduced = self._reducer.reduce(list(grads), list(vars), use_generic_names)
         eager_marks.put(reduced, vars)
         return reduced
@@ -217,7 +197,7 @@ class GradientSynchronizer:
         checks = []
         compiled = in_xla()
         if not compiled:  # else a bucket's call has the names of those that have a gradient
-            checks.append(check_if(tf.equal(done, 0), self._check_presence))
+            checks.append(_check_if(tf.equal(done, 0), self._check_presence))
         due: dict[Callable[[Any | None], Any], Any] = {}
         if guard.watches():
             due[self._check_start] = tf.equal(done, initial_weights.REDUCTION - 1)
@@ -228,7 +208,7 @@ class GradientSynchronizer:
         shared = self.shared(self._variables) if compiled else []
         bits, read = agreement.read_before(shared, [*due.values()])
         for check, when in due.items():
-            checks.append(check_if(when, functools.partial(check, bits)))
+            checks.append(_check_if(when, functools.partial(check, bits)))
         return waits_for(checks), read
 
     def applied(self, variables: Sequence[Any]) -> None:
@@ -271,3 +251,24 @@ class GradientSynchronizer:
         return agreement.assert_equal(
             self.shared(self._variables), self.process_set, f"{self.name}_weights", bits
         )
+
+
+@functools.cache
+def _turn() -> Counter:
+    """What all checks of this process write to, so that no two of a function run side by side."""
+    return Counter("tf_hvd_checks")
+
+
+def _check_if(due: Any, check: Callable[[], Any]) -> Any:
+    """Runs a check where it is due; after those before it in the program, of all optimizers.
+
+    Their requests have no scope and so may have one name. TensorFlow keeps the order of
+    what writes to one variable, also where functions are called by another.
+    """
+
+    def in_turn() -> Any:
+        with tf.control_dependencies([check()]):
+            _turn().add()
+        return tf.constant(True)
+
+    return tf.cond(due, in_turn, lambda: tf.constant(True))

@@ -20,19 +20,12 @@ from tf_hvd.keras.synchronizer import GradientSynchronizer
 
 
 class Update(NamedTuple):
-    """A call of a method that makes an update.
-
-    Attributes:
-      gradients: what it is called with.
-      variables: what they belong to.
-      make: calls the method with other gradients in their place, and all else as it was.
-      says_reduced: whether an argument says that the gradients are reduced.
-    """
+    """A call of a method that makes an update."""
 
     gradients: list[Any]
     variables: list[Any]
-    make: Callable[[list[Any]], Any]
-    says_reduced: bool = False
+    make: Callable[[list[Any]], Any]  # with other gradients in their place, and all else as it was
+    says_reduced: bool = False  # whether an argument says that the gradients are reduced
 
 
 def _put_around(optimizer: Any, name: str, around: Callable[[Any, Update], Any]) -> None:
@@ -62,11 +55,7 @@ def _put_around(optimizer: Any, name: str, around: Callable[[Any, Update], Any])
 
 
 def hook_updates(optimizer: Any, kind: str, synchronizer: GradientSynchronizer) -> None:
-    """Puts `synchronizer` into one optimizer that makes updates itself.
-
-    Raises:
-      ValueError: it trains over a DTensor mesh, which reduces gradients itself.
-    """
+    """Puts `synchronizer` into one optimizer that makes updates itself."""
     if kind == compat.KERAS:
         _hook_keras(optimizer, synchronizer)
     elif compat.has_mesh(optimizer):
@@ -176,12 +165,9 @@ def _give(target: Any, synchronizer: GradientSynchronizer, update: Update, scale
 def hook_passes(optimizer: Any, synchronizer: GradientSynchronizer) -> None:
     """Makes one optimizer apply the sum of several calls' gradients, with the last of them.
 
-    Between, neither the weights change nor the optimizer's count of iterations.
-
-    Args:
-      optimizer: one that makes updates itself, hooked already; or one around it, whose class
-        overrides how.
-      synchronizer: what is hooked into it, with an aggregation of this optimizer alone.
+    Between, neither the weights change nor the optimizer's count of iterations. The optimizer,
+    hooked already, makes updates itself; or it is around such a one, and its class overrides how.
+    The synchronizer's aggregation is of this optimizer alone.
     """
     aggregation = synchronizer.aggregation
     assert aggregation is not None
@@ -192,7 +178,7 @@ def hook_passes(optimizer: Any, synchronizer: GradientSynchronizer) -> None:
         if synchronizer.in_users_method or (gradients and not variables):
             return update.make(gradients)
         compat.build_optimizer(target, variables)
-        synchronizer.before_pass(gradients, variables)
+        synchronizer.reduced_by_user.before_pass(gradients, variables)
         complete, sums = aggregation.add(gradients, variables)
 
         def apply() -> None:

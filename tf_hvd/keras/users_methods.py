@@ -49,13 +49,7 @@ class Given(threading.local):
     def holds(self, gradients: Sequence[Any], op: int, process_set: ProcessSet, name: str) -> bool:
         """Whether these are derived from what the method was given.
 
-        All ranks must ask at the same place.
-
-        Args:
-          gradients: tensors, IndexedSlices and None; without those of each rank's own.
-          op: by which they would be reduced.
-          process_set: the ranks.
-          name: of the request by which they are compared, and of the optimizer in an error.
+        All ranks must ask at the same place, and leave out gradients that are each rank's own.
 
         Raises:
           ValueError: they differ between ranks, and to reduce them may be wrong, for all that

@@ -38,15 +38,7 @@ class LocalVariables:
         gradients: Sequence[Any],
         variables: Sequence[Any],
     ) -> list[Any]:
-        """Reduces the gradients of all variables but these.
-
-        Args:
-          reduce: gets the gradients and variables of the others; gives the reduced ones in their
-            order.
-          process_set: who takes part.
-          gradients: tensors, IndexedSlices and None.
-          variables: what they belong to.
-        """
+        """Reduces the gradients of all variables but these, for which `reduce` is not called."""
         # These are left out, and not None: ranks may have different numbers of them.
         shared = [i for i, variable in enumerate(variables) if variable not in self]
         reduced = reduce([gradients[i] for i in shared], [variables[i] for i in shared])
@@ -61,14 +53,7 @@ class LocalVariables:
 
 
 def weights_of_layers(layers: Any) -> list[Any]:
-    """The trainable weights of a layer, or of a list of layers.
-
-    Args:
-      layers: of Keras 3 or tf_keras; None for none.
-
-    Raises:
-      ValueError: one is no layer, or has no weights yet.
-    """
+    """The trainable weights of a layer, or of a list of layers; None for none."""
     if layers is None:
         return []
     listed = list(layers) if isinstance(layers, (list, tuple)) else [layers]

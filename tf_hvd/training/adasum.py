@@ -33,35 +33,25 @@ def _first_step(variables: list[Any]) -> _Step:
         return _Step(count, starts)
 
 
+@dataclasses.dataclass
 class AdasumUpdates:
-    """Combines the changes of weights since the last combination.
+    """Combines the changes of weights since the last time, after `passes` updates of a rank."""
 
-    Args:
-      reducer: with op=Adasum.
-      local: variables that keep their rank's own changes.
-      passes: after how many updates of a rank the changes are combined.
-    """
-
-    def __init__(self, reducer: GradientReducer, local: LocalVariables, passes: int) -> None:
-        self._reducer = reducer
-        self._local = local
-        self._passes = passes
-        self._steps: ByVariables[_Step] = ByVariables()
+    reducer: GradientReducer
+    local: LocalVariables
+    passes: int
+    _steps: ByVariables[_Step] = dataclasses.field(default_factory=ByVariables)
 
     def apply(self, update: Callable[[], Any], variables: Sequence[Any]) -> Any:
-        """Runs `update`, and then combines what it changed if the passes are complete.
-
-        Args:
-          update: applies this rank's gradients.
-          variables: those that `update` changes.
+        """Runs `update`, and combines its changes of the variables if the passes are complete.
 
         Returns:
           An op in a graph, None in eager mode.
         """
-        if self._reducer.is_alone():
+        if self.reducer.is_alone():
             return update()
-        shared = [variable for variable in variables if variable not in self._local]
-        if self._passes == 1:
+        shared = [variable for variable in variables if variable not in self.local]
+        if self.passes == 1:
             # Copies: the optimizer changes reference variables in place.
             starts = [tf.raw_ops.DeepCopy(x=variable.read_value()) for variable in shared]
             with tf.control_dependencies(starts), tf.control_dependencies([update()]):
@@ -85,12 +75,12 @@ class AdasumUpdates:
                 return tf.constant(True)
 
         with tf.control_dependencies([count]):
-            done = tf.cond(tf.equal(count, self._passes), finish, lambda: tf.constant(False))
+            done = tf.cond(tf.equal(count, self.passes), finish, lambda: tf.constant(False))
         return self._group([done])
 
     def _combine(self, starts: list[Any], variables: list[Any]) -> list[Any]:
         changes = [v.read_value() - s for v, s in zip(variables, starts, strict=True)]
-        combined = self._reducer.reduce(changes, variables)
+        combined = self.reducer.reduce(changes, variables)
         return [
             variable.assign(start + change)
             for variable, start, change in zip(variables, starts, combined, strict=True)

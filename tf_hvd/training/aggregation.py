@@ -15,11 +15,7 @@ from tf_hvd.core.tensorflow_hooks import ByVariables, state_variable, waits_for
 
 
 def check_passes(backward_passes_per_step: int) -> int:
-    """Returns the number of passes.
-
-    Raises:
-      ValueError: it is not at least 1.
-    """
+    """Returns the number of passes."""
     if backward_passes_per_step < 1:
         raise ValueError(f"backward_passes_per_step={backward_passes_per_step} must be at least 1.")
     return backward_passes_per_step

@@ -50,11 +50,8 @@ def read_before(
 ) -> tuple[Any, Any] | tuple[None, None]:
     """In a step that XLA compiles, reads what is compared in a branch before that.
 
-    XLA copies what goes into a branch, at each step: that would be all the weights.
-
-    Args:
-      variables: tf.Variables or Keras variables.
-      dues: bool scalars: of each comparison, whether it is due.
+    XLA copies what goes into a branch, at each step: that would be all the weights. `dues` say of
+    each comparison whether it is due.
 
     Returns:
       The fingerprints if one is due, else zeros; and what `stamped` takes. None elsewhere.
@@ -69,10 +66,6 @@ def stamped(step: Any | None, read: Any | None) -> Any | None:
     """The stamp of a reduction's requests, by which they come after a reading of the weights.
 
     XLA knows no waiting but for values, and copies what may be overwritten before it is read.
-
-    Args:
-      step: the stamp otherwise; None or negative: none.
-      read: what `read_before` gave.
     """
     if read is None:
         return step
@@ -108,13 +101,7 @@ def unequal(values: Any, process_set: ProcessSet, name: str, ignore_name_scope: 
 
 
 def texts_differ(mine: str, process_set: ProcessSet, name: str) -> bool:
-    """Whether the ranks have different texts; called eagerly by all of them.
-
-    Args:
-      mine: this rank's, of which 62 bits of a digest are sent.
-      process_set: the ranks.
-      name: of the request.
-    """
+    """Whether the ranks have different texts, by 62 bits; called eagerly by all of them."""
     bits = int.from_bytes(hashlib.sha256(mine.encode()).digest()[:8], "big") >> 2
     return bool(unequal(tf.constant([bits], tf.int64), process_set, name).numpy().any())
 
@@ -122,14 +109,9 @@ def texts_differ(mine: str, process_set: ProcessSet, name: str) -> bool:
 def tell(
     wrong: Any, variables: Sequence[Any], before: str, after: str, *, fails: bool = True
 ) -> Any:
-    """Names the variables that are wrong, if any is.
+    """Names the variables that are wrong, if any is, between two texts.
 
-    Args:
-      wrong: bool, one for each variable.
-      variables: what is named.
-      before: the text before the names.
-      after: the text behind them.
-      fails: with an InvalidArgumentError. Otherwise the first is named in a warning.
+    It fails with an InvalidArgumentError, or names the first in a warning.
 
     Returns:
       A bool scalar: whether none is wrong.
@@ -148,11 +130,7 @@ def assert_equal(
 ) -> Any:
     """Raises InvalidArgumentError on all ranks if these have not the same bits on all.
 
-    Args:
-      variables: what is compared.
-      process_set: the ranks.
-      name: of the request.
-      bits: the fingerprints, if they were taken before.
+    `bits`: the fingerprints, if they were taken before.
     """
     if not variables:
         return tf.constant(True)

@@ -41,10 +41,6 @@ def plan_buckets(specs: Sequence[Spec | None], most_bytes: int) -> Plan:
     The one with the first gradient is cut in halves, and the half with that one again, down to
     1 MiB.
 
-    Args:
-      specs: one for each gradient; None for those that are not in a bucket.
-      most_bytes: of a bucket.
-
     Returns:
       Buckets, ordered by their first (that is, last) gradient.
     """
@@ -110,9 +106,6 @@ def plan_groups(
     """Groups as the user listed them; variables in no list make groups of one.
 
     Variables are compared by identity: names need not be unique.
-
-    Raises:
-      ValueError: a variable is in two groups.
     """
     group_of: dict[int, int] = {}
     for number, group in enumerate(groups):

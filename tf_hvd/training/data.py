@@ -24,11 +24,7 @@ def _check(argument: str, value: str, known: tuple[str, ...]) -> None:
 
 
 def _place(process_set: ProcessSet) -> tuple[int, int]:
-    """Number of ranks, and which of them this one is.
-
-    Raises:
-      ValueError: not initialised, no such set, or not in it.
-    """
+    """Number of ranks, and which of them this one is."""
     me = basics.rank()
     id_of(process_set)
     if not process_set.included():
@@ -40,7 +36,6 @@ def _place(process_set: ProcessSet) -> tuple[int, int]:
 
 
 def _cardinality(dataset: tf.data.Dataset) -> int:
-    """Number of elements, or tf.data's INFINITE_CARDINALITY or UNKNOWN_CARDINALITY."""
     value = tf.get_static_value(dataset.cardinality())
     return int(tf.data.UNKNOWN_CARDINALITY) if value is None else int(value)
 
@@ -141,11 +136,7 @@ def _local_steps(data: Any, batch_size: int, drop_remainder: bool) -> int:
 
 
 def _agreed(steps: np.ndarray, ranks: list[int], agree: str) -> int:
-    """The number of steps for all, from each rank's.
-
-    Raises:
-      ValueError: there is none that all ranks can make.
-    """
+    """The number of steps for all, from each rank's."""
 
     def those(mask: np.ndarray) -> str:
         *others, last = [str(rank) for rank, wanted in zip(ranks, mask, strict=True) if wanted]

@@ -74,10 +74,6 @@ def _is_small(constant: Any) -> bool:
     return not value.tensor_shape.dim or tf.as_dtype(value.dtype).is_integer
 
 
-def _gives_numbers(op: Any) -> bool:
-    return bool(op.outputs) and all(each.shape.num_elements() == 1 for each in op.outputs)
-
-
 class _Flow:
     """Nodes, and what is upstream of them. Subclasses find nodes by their keys."""
 
@@ -185,9 +181,7 @@ class _Body(_Flow):
 class Library:
     """The functions that the graphs call, at any depth; read when the first is asked for.
 
-    Args:
-      graphs: of the functions being traced.
-      reducing: the types of ops that are taken for a reduction.
+    Ops of the types in `reducing` are taken for a reduction.
     """
 
     def __init__(self, graphs: Sequence[Any], reducing: Collection[str]) -> None:
@@ -208,7 +202,7 @@ class Library:
     def body(self, name: str) -> Any:
         if name not in self._bodies:
             if name not in self.definitions():
-                return _UNKNOWN
+                return _Unknown
             self._bodies[name] = _Body(self, self.definitions()[name])
             self._bodies[name].look()
         return self._bodies[name]
@@ -220,17 +214,10 @@ class _Unknown:
     backward = reduces = meets = reduces_gradients = False
 
 
-_UNKNOWN = _Unknown()
-
-
 class Tracing(_Flow):
     """The functions that are being traced, which are inside of each other.
 
-    Or a v1 graph and those in it: what is outermost captures nothing.
-
-    Args:
-      graphs: theirs, the innermost first.
-      reducing: the types of ops that are taken for a reduction.
+    Or a v1 graph and those in it: what is outermost captures nothing. The innermost is the first.
     """
 
     def __init__(
@@ -302,7 +289,9 @@ class Tracing(_Flow):
     def _of(self, gradient: Any, small: bool) -> str:
         found = "elsewhere"
         for key, node in self.upstream([gradient.op], set()):
-            if self.reduces_at(node) and (small or not _gives_numbers(key)):
+            if self.reduces_at(node) and (
+                small or not key.outputs or any(x.shape.num_elements() != 1 for x in key.outputs)
+            ):
                 return "reduced"
             if self._is_backward(node):
                 found = "backward"

@@ -29,17 +29,11 @@ def want() -> None:
 
 
 def wanted() -> bool:
-    """Whether marks are to be put in this call."""
     return _Wanted.by_optimizers and tf.executing_eagerly()
 
 
 def put(gradients: Sequence[Any], sources: Sequence[Any]) -> None:
-    """Marks what a tape or its like returns, if it is wanted.
-
-    Args:
-      gradients: tensors, IndexedSlices and None, reduced.
-      sources: what they are gradients of.
-    """
+    """Marks the reduced gradients that a tape or its like returns, if it is wanted."""
     if not wanted():
         return
     for gradient, source in zip(gradients, sources, strict=True):
@@ -52,10 +46,6 @@ def put(gradients: Sequence[Any], sources: Sequence[Any]) -> None:
 
 def take(gradients: Sequence[Any], variables: Sequence[Any]) -> tuple[bool, bool]:
     """Looks at the gradients of an update in eager mode, and takes the variables' marks away.
-
-    Args:
-      gradients: tensors, IndexedSlices and None.
-      variables: what they belong to.
 
     Returns:
       Whether one of the gradients is the very tensor that a tape has returned; and whether a tape

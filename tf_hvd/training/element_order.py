@@ -54,10 +54,7 @@ def _numbers(dataset: Any, names: Sequence[str]) -> list[int | None]:
 def order_of(dataset: tf.data.Dataset, total: int, uneven: str) -> Order:
     """What decides on the order of elements, from the dataset back to its sources.
 
-    Args:
-      dataset: this rank's.
-      total: its number of elements, or what tf.data says instead.
-      uneven: the argument of `shard`.
+    `total`: its number of elements, or what tf.data says instead.
     """
     parts, seeds, random = [], [], []
     if tf.executing_eagerly() and dataset.options().deterministic is False:
@@ -101,16 +98,9 @@ _REMEDY = (
 
 
 def compare(dataset: tf.data.Dataset, total: int, uneven: str, process_set: ProcessSet) -> None:
-    """One collective: all ranks of the set must give the same dataset.
+    """One collective: all ranks of the set must give the same arguments, see `order_of`.
 
-    Args:
-      dataset: this rank's.
-      total: its number of elements, or what tf.data says instead.
-      uneven: the argument of `shard`.
-      process_set: who shares the dataset.
-
-    Raises:
-      ValueError: on all ranks, with the same text.
+    Raises on all ranks, with the same text.
     """
     orders = allgather_object(
         order_of(dataset, total, uneven),

@@ -43,7 +43,6 @@ def unguarded() -> Iterator[None]:
 
 
 def is_unguarded() -> bool:
-    """Whether this thread is within `unguarded()`."""
     return _off.depth > 0
 
 
@@ -98,9 +97,7 @@ def watches() -> bool:
 def not_reduced(cure: str, subject: str) -> str:
     """The text of the error for gradients that nothing has reduced.
 
-    Args:
-      cure: what to do, in two lines at most.
-      subject: what would train, and how: "Adam would apply gradients that were".
+    `cure` has two lines at most; `subject`: "Adam would apply gradients that were".
     """
     return (
         f"{cure}\nEach of the {basics.size()} ranks would train its own model: {subject} not "

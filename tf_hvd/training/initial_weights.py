@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.collectives.sources import SourceList, count_reduction, list_of
+from tf_hvd.collectives.sources import SourceList, list_of
 from tf_hvd.core import _native
 from tf_hvd.core.process_sets import (
     ProcessSet,
@@ -53,12 +53,8 @@ def _text() -> tuple[str, str]:
 def compare(variables: Sequence[Any], process_set: ProcessSet, bits: Any = None) -> Any:
     """Compares the variables, and has the first rank tell if they differ; gives True.
 
-    All ranks of the set call it, or run what it puts into a graph, at the same place.
-
-    Args:
-      variables: tf.Variables.
-      process_set: the ranks.
-      bits: the variables' fingerprints, if they were taken before.
+    All ranks of the set call it, or run what it puts into a graph, at the same place. `bits`: the
+    variables' fingerprints, if they were taken before.
     """
     bits = agreement.fingerprints(variables) if bits is None else bits
     wrong = agreement.unequal(
@@ -89,18 +85,18 @@ class _Reductions:
         self._made = 0
 
     def is_due(self, sources: Sequence[Any]) -> Any:
-        """Counts one, now or when the graph runs, and says whether it is the one.
-
-        Args:
-          sources: the list.
-        """
+        """Counts one, now or when the graph runs, and says whether it is the one."""
         if tf.executing_eagerly():
             self._made += 1
             return self._made == REDUCTION
         if not in_xla():
             plain = map(tf_variable, sources)
             first = next(each for each in plain if isinstance(each, tf.Variable))
-            made = count_reduction(self._listed, first, id_of(self._process_set))
+            made = _native.ops.horovod_count_reduction(
+                [first.handle] if hasattr(first, "handle") else [],
+                source_list=self._listed.number(),
+                process_set_id=id_of(self._process_set),
+            )
             return tf.equal(made, REDUCTION)
         if self._count is None:
             self._count = Counter("distributed/reductions", self._process_set)
@@ -122,11 +118,7 @@ def _reductions_of(listed: SourceList, process_set: ProcessSet) -> _Reductions:
 def before_reduction(
     sources: Sequence[Any], process_set: ProcessSet
 ) -> tuple[list[Any], Any | None]:
-    """Gradients of these sources are about to be reduced.
-
-    Args:
-      sources: what they are gradients of; only variables are compared.
-      process_set: who reduces.
+    """Gradients of these sources, of which variables are compared, are about to be reduced.
 
     Returns:
       What the reduction waits for in a graph, nothing in eager mode; and for `agreement.stamped`.

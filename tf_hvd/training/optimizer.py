@@ -229,11 +229,7 @@ def distributed(
     average: bool,
     scale_local: bool,
 ) -> _DistributedOptimizer:
-    """Wraps an optimizer of tf.compat.v1; arguments as of `tf_hvd.DistributedOptimizer`.
-
-    Raises:
-      ValueError: it is distributed already, or Adasum is to average passes.
-    """
+    """Wraps an optimizer of tf.compat.v1; arguments as of `tf_hvd.DistributedOptimizer`."""
     if isinstance(optimizer, _DistributedOptimizer):
         raise ValueError("this optimizer is distributed already; it would reduce twice.")
     reducer = GradientReducer(name, options)

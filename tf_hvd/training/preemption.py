@@ -29,9 +29,6 @@ class Together:
     """What any rank says, all ranks hear at the same call. One thread.
 
     No rank waits for another: what one says at a call, all hear at their next.
-
-    Args:
-        name: of the collective.
     """
 
     def __init__(self, name: str) -> None:
@@ -97,7 +94,6 @@ def do_not_listen(signals: Iterable[int]) -> None:
 
 
 def is_asked_to_end() -> bool:
-    """Whether this process has got such a signal."""
     return _Asked.to_end
 
 

@@ -54,12 +54,7 @@ def _slices(gradients: Sequence[Any]) -> tuple[int, ...]:
 
 
 def _stamp(step: Any, listed: Any) -> Any:
-    """What the ranks compare beside a request: the step, and whose gradients are reduced.
-
-    Args:
-      step: an int64 scalar; None for a caller that does not know.
-      listed: the number of the list of sources, an int64 scalar.
-    """
+    """What the ranks compare beside a request: the step, if known, and the list of sources."""
     # What XLA compiles is all on one device.
     with contextlib.nullcontext() if in_xla() else on_host():
         known = tf.constant(_NO_STEP, tf.int64) if step is None else step
@@ -79,16 +74,8 @@ def _reduce_planned(
 
     The latter after the first bucket, which tells of them: where it gets no decision to
     run, no rank waits for the rest. (Embeddings are a model's first layers, so that their
-    gradients come last anyway.)
-
-    Args:
-      scope: of the requests' names.
-      options: of the reduction.
-      plan: the buckets.
-      names: one for each gradient.
-      gradients: tensors, IndexedSlices and None.
-      step: see `_stamp`.
-      listed: of each bucket, and of the IndexedSlices, the number of the list of sources.
+    gradients come last anyway.) `listed` has the number of the list of sources of each bucket, and
+    of the IndexedSlices.
     """
     results = list(gradients)
     slices = _slices(gradients)
@@ -177,12 +164,7 @@ def _marked(gradients: Sequence[Any]) -> list[Any]:
 
 
 class GradientReducer:
-    """Reduces the gradients of one optimizer or tape over all ranks.
-
-    Args:
-      name: name scope of the requests is `<name>_Allreduce`.
-      options: made by `ReductionOptions.of_gradients`.
-    """
+    """Reduces the gradients of one optimizer or tape over all ranks, in a scope of its name."""
 
     def __init__(self, name: str, options: ReductionOptions) -> None:
         self._scope = f"{name}_Allreduce"

@@ -79,33 +79,16 @@ class MetricsHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
 
     def __init__(self, log_dir: str, every_n_steps: int = 100) -> None:
         super().__init__()
-        self._summaries = StepSummaries(log_dir)
-        self._every = every_n_steps
-        self._runs = 0
-        self._writer: Any = None
+        self._summaries = StepSummaries(log_dir, every_n_steps)
 
     def begin(self) -> None:
-        self._writer = tf.compat.v1.summary.FileWriter(self._summaries.folder)
         self._summaries.begin()
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        self._runs += 1
-        if self._runs % self._every == 0:
-            self._write()
+        self._summaries.step()
 
     def end(self, session: Any) -> None:
-        self._write()
-        self._writer.close()
-
-    def _write(self) -> None:
-        values = self._summaries.take(self._runs)
-        if not values:
-            return
-        summary = tf.compat.v1.Summary()
-        for tag, value in values.items():
-            summary.value.add(tag=tag, simple_value=value)
-        self._writer.add_summary(summary, self._runs)
-        self._writer.flush()
+        self._summaries.end()
 
 
 def _missing(variables: Sequence[Any], known: Sequence[Any]) -> list[Any]:

@@ -49,12 +49,9 @@ class Snapshot:
             )
 
     def follow(self, name: str, collect: Callable[[], Any], restore: Callable[[Any], None]) -> None:
-        """Has a part collected; one that was taken before is restored at once.
+        """Has a part collected, in place of one of the same name.
 
-        Args:
-          name: a later part of the same name takes its place.
-          collect: gives what `restore` needs.
-          restore: takes it.
+        One that was taken before is restored at once.
         """
         self._parts[name] = collect, restore
         if name in self._taken:
@@ -62,11 +59,9 @@ class Snapshot:
 
     @property
     def names(self) -> frozenset[str]:
-        """Of the parts that are followed."""
         return frozenset(self._parts)
 
     def collect(self) -> dict[str, Any]:
-        """All parts, by name."""
         return {name: collect() for name, (collect, _) in self._parts.items()}
 
     def restore(self, collected: Mapping[str, Any]) -> None:
@@ -76,7 +71,6 @@ class Snapshot:
             self._parts[name][1](self._taken.pop(name))
 
     def random_numbers(self) -> dict[str, Any]:
-        """The state of this rank's random numbers."""
         states = {name: state.numpy() for name, state in self._generators().items()}
         return {"python": random.getstate(), "numpy": np.random.get_state(), "states": states}
 

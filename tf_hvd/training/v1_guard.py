@@ -69,12 +69,9 @@ class GradientCheck:
 
     @verbatim
     def before_update(self, kind: str, pairs: Sequence[tuple[Any, Any]], only_added: bool) -> None:
-        """An update is about to be made.
+        """An optimizer of some kind is about to update variables by gradients that must be reduced.
 
-        Args:
-          kind: the type of the optimizer.
-          pairs: gradients that ought to be reduced, and their variables.
-          only_added: whether nothing need have been sent. Looked at in eager mode only.
+        `only_added`: whether nothing need have been sent. Looked at in eager mode only.
 
         Raises:
           GuardError: nothing has reduced the gradients.
@@ -126,16 +123,17 @@ class AnsweredFor:
 
 
 def check_graph(graph: Any) -> None:
-    """A session is about to train what is in a v1 graph.
-
-    Raises:
-      GuardError: an optimizer's updates in it use gradients that nothing has reduced.
-    """
+    """A session is about to train what is in a v1 graph."""
     if not guard.watches():
         return
     flow = _Flow([graph])
     for name, updates in _updates(graph, flow.library).items():
-        inputs = [tensor for op in updates for tensor in op.inputs if _is_data(tensor)]
+        inputs = [
+            tensor
+            for op in updates
+            for tensor in op.inputs
+            if tensor.dtype not in (tf.resource, tf.variant) and not is_reference(tensor)
+        ]
         if flow.unreduced(inputs):
             raise guard.GuardError(
                 guard.not_reduced(
@@ -145,10 +143,6 @@ def check_graph(graph: Any) -> None:
                     f"the graph of this session has updates ({name}) by gradients that were",
                 )
             )
-
-
-def _is_data(tensor: Any) -> bool:
-    return tensor.dtype not in (tf.resource, tf.variant) and not is_reference(tensor)
 
 
 def _updates(graph: Any, library: dataflow.Library) -> dict[str, list[Any]]:
@@ -204,12 +198,6 @@ def refuse_in_loss_scaler(what: str) -> None:
 
     It looks at the gradients of each call and then applies them or not: ranks would
     decide differently, and the sum of several calls would have parts of several scales.
-
-    Args:
-      what: the arguments of the optimizer inside that make it so.
-
-    Raises:
-      ValueError: the caller is called by one.
     """
     frame: Any = sys._getframe(1)
     while frame is not None:
