@@ -22,7 +22,8 @@ prove() {
   if [[ ${name} == kills && $# -eq 1 ]]; then
     require_gtest
     bazel test --test_env=TF_HVD_KILLS=100 --test_timeout=1800 \
-      //tests/runtime/transport:kills_test || die "a kill had another end: see the lines above"
+      //tests/runtime/transport:kills_test_openmpi ||
+      die "a kill had another end: see the lines above"
   fi
   if [[ ${name} == fuzz && $# -eq 1 ]]; then
     require_gtest
