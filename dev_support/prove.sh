@@ -1,7 +1,7 @@
 # Evidence that is too long for every day. Sourced by ./dev, after test.sh.
 # shellcheck shell=bash
 
-readonly PROOFS=(kills interrupts soak seeds faults fuzz wheels coverage elastic sizes)
+readonly PROOFS=(kills soak seeds faults fuzz wheels coverage elastic sizes)
 
 check_proof() {
   local name=${1:-}
