@@ -8,13 +8,11 @@ import pytest
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE / "prove"))
 import line_coverage  # noqa: E402
-import prove  # noqa: E402
 
 # The wheel for each TensorFlow is tests/wheel_test.py's and tests/containers'; the seeds are
-# those of the C++ tests, interrupts those of cli/signals_test.py and nodes/signals_test.py, and
-# fuzz those of programs_test.py and training_programs_test.py, and of the tests of damaged data;
-# elastic that of elastic/jobs_test.py.
-SHORT = ("faults", *prove.PARTS["kills"], "soak", "sizes")
+# those of the C++ tests, fuzz those of programs_test.py and training_programs_test.py, and of the
+# tests of damaged data; elastic that of elastic/jobs_test.py.
+SHORT = ("faults", "kills", "soak", "sizes")
 
 
 @pytest.mark.timeout(900)

@@ -415,20 +415,6 @@ TEST(BufferOps, StreamedResultsAreTheSameBits) {
   }
 }
 
-TEST(BufferOps, UnsignedIntegersWrapAroundAndCompareAsUnsigned) {
-  const uint32_t large = 0xffffffffu;
-  const uint32_t two = 2;
-  for (const auto& [op, expected] : std::vector<std::pair<ReduceOp, uint32_t>>{
-           {ReduceOp::kSum, 1},
-           {ReduceOp::kProduct, large - 1},
-           {ReduceOp::kMax, large},
-           {ReduceOp::kMin, two}}) {
-    uint32_t result = large;
-    Accumulate(DType::kUint32, op, &result, &two, 1, 1.0);
-    EXPECT_EQ(result, expected) << NameOf(op);
-  }
-}
-
 TEST(BufferOps, ThreadsThatFlushDenormalsGetTheSameBits) {
   std::vector<uint32_t> denormals(64, 5);
   std::vector<uint32_t> sum(64);

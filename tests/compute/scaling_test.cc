@@ -25,27 +25,6 @@ TEST(Scaling, IntegersSaturateWhenScaled) {
   EXPECT_EQ(result, (std::vector<int64_t>{0, 0, 0}));
 }
 
-TEST(Scaling, UnsignedIntegersSaturateAtZeroToo) {
-  constexpr uint64_t kMax = std::numeric_limits<uint64_t>::max();
-  const std::vector<uint64_t> input = {kMax, uint64_t{1} << 63, 7};
-  std::vector<uint64_t> result(3);
-  LoadAccumulator(DType::kUint64, result.data(), input.data(), 3, 2.0);
-  EXPECT_EQ(result, (std::vector<uint64_t>{kMax, kMax, 14}));
-  StoreAccumulator(DType::kUint64, result.data(), input.data(), 3, 0.5);
-  EXPECT_EQ(result,
-            (std::vector<uint64_t>{uint64_t{1} << 63, uint64_t{1} << 62, 3}));
-  LoadAccumulator(DType::kUint64, result.data(), input.data(), 3, -1.0);
-  EXPECT_EQ(result, (std::vector<uint64_t>{0, 0, 0}));
-}
-
-TEST(Scaling, ScaleOfOneKeepsLargeIntegers) {
-  const int64_t large = (int64_t{1} << 53) + 1;  // not a float64
-  int64_t result = 0;
-  LoadAccumulator(DType::kInt64, &result, &large, 1, 1.0);
-  StoreAccumulator(DType::kInt64, &result, &result, 1, 1.0);
-  EXPECT_EQ(result, large);
-}
-
 // 49 * (1.0 / 49) is less than 1.
 TEST(Scaling, AverageOfEqualIntegersIsThatInteger) {
   for (int32_t count = 1; count <= 300; ++count) {

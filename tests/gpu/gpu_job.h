@@ -108,11 +108,10 @@ class Side {
 
   // In place.
   Pending Allreduce(const std::string& name, char* memory, int64_t count,
-                    DType dtype = DType::kFloat32,
                     ReduceOp op = ReduceOp::kSum) {
     Entry entry = EntryOf(OpKind::kAllreduce, name);
     entry.request.reduce_op = op;
-    entry.request.tensors.push_back({dtype, {count}});
+    entry.request.tensors.push_back({DType::kFloat32, {count}});
     entry.tensors.push_back({memory, memory, count});
     return rank_->Submit(std::move(entry));
   }

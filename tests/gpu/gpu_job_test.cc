@@ -2,12 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <future>
-#include <limits>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -45,8 +42,8 @@ class Reduction {
       : side_(side),
         count_(count),
         memory_(side->Tensor(std::vector<float>(count, mine))),
-        pending_(side->Allreduce(name, memory_, static_cast<int64_t>(count),
-                                 DType::kFloat32, op)) {}
+        pending_(
+            side->Allreduce(name, memory_, static_cast<int64_t>(count), op)) {}
 
   void ExpectResult(float expected) {
     ExpectOk(pending_.status());
@@ -102,44 +99,6 @@ TEST_P(GpuJobs, AllgatherOfDifferentRows) {
     ASSERT_NE(all, nullptr);
     EXPECT_EQ(side.Values<int64_t>(all, 6),
               (std::vector<int64_t>{1, 1, 2, 2, 2, 2}));
-  });
-}
-
-// It has zeros, in the memory of a device that it may never have used.
-TEST_P(GpuJobs, JoinedRanksTakePart) {
-  GpuJob job(3, 4, GetParam());
-  RunAll(&job, [](Rank& rank, Side& side) {
-    if (rank.rank() > 0) {
-      Reduction(&side, "sum", 2000, 1).ExpectResult(2);
-      char* all = nullptr;
-      ExpectOk(side.Allgather("rows",
-                              side.Tensor(std::vector<int64_t>{rank.rank()}), 1,
-                              &all)
-                   .status());
-      ASSERT_NE(all, nullptr);
-      EXPECT_EQ(side.Values<int64_t>(all, 2), (std::vector<int64_t>{1, 2}));
-    }
-    ExpectOk(rank.Join().status());
-  });
-}
-
-// int16 is not among NCCL's types, and NCCL's Max drops NaN.
-TEST_P(GpuJobs, WhatNcclCannotDo) {
-  GpuJob job(2, 6, GetParam());
-  RunAll(&job, [](Rank& rank, Side& side) {
-    char* const small = side.Tensor(std::vector<int16_t>(9, 5));
-    const Pending sum = side.Allreduce("sum", small, 9, DType::kInt16);
-    const float nan = std::numeric_limits<float>::quiet_NaN();
-    char* const mixed = side.Tensor(std::vector<float>{
-        rank.rank() == 0 ? nan : 1.0f, static_cast<float>(rank.rank())});
-    const Pending max =
-        side.Allreduce("max", mixed, 2, DType::kFloat32, ReduceOp::kMax);
-    ExpectOk(sum.status());
-    ExpectOk(max.status());
-    EXPECT_EQ(side.Values<int16_t>(small, 9), std::vector<int16_t>(9, 10));
-    const auto largest = side.Values<float>(mixed, 2);
-    EXPECT_TRUE(std::isnan(largest[0]));
-    EXPECT_EQ(largest[1], 1);
   });
 }
 
@@ -266,25 +225,6 @@ TEST(GpuJob, AbortsThatHangAreGivenUp) {
   EXPECT_FALSE(kept.expired());
   job.nccl.Release();
   job.ExpectNoFaults();
-}
-
-// Its part never comes: the others' calls lie on their streams and do not end.
-TEST(GpuJob, ADeadRankEndsTheJob) {
-  GpuJob job(3, 10);
-  std::atomic<int> ready{0};
-  RunAll(&job, [&](Rank& rank, Side& side) {
-    char* const bucket = side.Tensor(std::vector<float>(100, 0));
-    ExpectOk(side.Allreduce("first", bucket, 100).status());
-    ++ready;
-    while (ready < 3) std::this_thread::yield();
-    if (rank.rank() == 2) {
-      LoopbackKill(job.job.world(2));
-      return;
-    }
-    const Status status = side.Allreduce("second", bucket, 100).status();
-    EXPECT_EQ(status.code(), StatusCode::kAborted);
-    ExpectSays(status, "rank 2 (node0) died");
-  });
 }
 
 TEST(GpuJob, NoMemoryIsNamedWithItsCure) {

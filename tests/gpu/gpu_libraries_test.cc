@@ -135,54 +135,45 @@ TEST(GpuLibraries, TheConfiguredOneAlone) {
             "file or directory");
 }
 
-TEST(GpuLibraries, NoDriver) {
-  Search search;
-  search.cuda = "no_such_libcuda.so.1";
-  search.nccl = Nccl("configured");
-  const Found found = Probe(search);
-  EXPECT_EQ(found.cuda,
-            "no_such_libcuda.so.1: cannot open shared object file: No such "
-            "file or directory");
-  EXPECT_EQ(found.version, 0);
-  EXPECT_EQ(found.path, "") << "it was looked for";
-  EXPECT_EQ(found.no_nccl, "there is no CUDA driver");
-}
-
-TEST(GpuLibraries, DriverThatLacksAFunction) {
-  Search search;
-  search.cuda = Nccl("configured");  // a library, of other functions
-  const Found found = Probe(search);
-  EXPECT_EQ(found.cuda, Nccl("configured") + " has no cuInit");
-  EXPECT_EQ(found.no_nccl, "there is no CUDA driver");
-}
-
-TEST(GpuLibraries, NcclTurnedOff) {
-  Search search;
-  search.nccl = Nccl("configured");
-  search.use_nccl = "0";
-  const Found found = Probe(search);
-  EXPECT_EQ(found.cuda, Driver());
-  EXPECT_EQ(found.version, 0);
-  EXPECT_EQ(found.path, "") << "it was looked for";
-  EXPECT_EQ(found.no_nccl, "TF_HVD_NCCL=0");
-}
-
-TEST(GpuLibraries, NcclThatLacksAFunction) {
-  Search search;
-  search.nccl = Nccl("incomplete");
-  const Found found = Probe(search);
-  EXPECT_EQ(found.version, 0);
-  EXPECT_EQ(found.path, Nccl("incomplete"));
-  EXPECT_EQ(found.no_nccl, Nccl("incomplete") + " has no ncclGetUniqueId");
-}
-
-TEST(GpuLibraries, NcclThatIsTooOld) {
-  Search search;
-  search.nccl = Nccl("too_old");
-  const Found found = Probe(search);
-  EXPECT_EQ(found.version, 0);
-  EXPECT_EQ(found.path, Nccl("too_old"));
-  EXPECT_EQ(found.no_nccl, Nccl("too_old") + " is older than 2.14");
+TEST(GpuLibraries, WhatIsSaidWhereThereIsNone) {
+  const std::string none = "there is no CUDA driver";
+  const auto nccl = [](const std::string& name, const char* use = "1") {
+    Search search;
+    search.nccl = Nccl(name);
+    search.use_nccl = use;
+    return search;
+  };
+  const auto cuda = [&](const std::string& file) {
+    Search search = nccl("configured");
+    search.cuda = file;
+    return search;
+  };
+  const struct {
+    Search search;
+    std::string cuda;
+    std::string path;  // empty: it is not looked for
+    std::string no_nccl;
+  } kRows[] = {
+      {cuda("no_such_libcuda.so.1"),
+       "no_such_libcuda.so.1: cannot open shared object file: No such file or "
+       "directory",
+       "", none},
+      // A library, of other functions.
+      {cuda(Nccl("configured")), Nccl("configured") + " has no cuInit", "",
+       none},
+      {nccl("configured", "0"), Driver(), "", "TF_HVD_NCCL=0"},
+      {nccl("incomplete"), Driver(), Nccl("incomplete"),
+       Nccl("incomplete") + " has no ncclGetUniqueId"},
+      {nccl("too_old"), Driver(), Nccl("too_old"),
+       Nccl("too_old") + " is older than 2.14"},
+  };
+  for (const auto& row : kRows) {
+    const Found found = Probe(row.search);
+    EXPECT_EQ(found.cuda, row.cuda);
+    EXPECT_EQ(found.version, 0);
+    EXPECT_EQ(found.path, row.path);
+    EXPECT_EQ(found.no_nccl, row.no_nccl);
+  }
 }
 
 // The process has one: a second one beside it would not do better.

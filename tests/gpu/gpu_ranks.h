@@ -188,8 +188,13 @@ class GpuRank {
       gpu_->Write(compute_, one->outputs[i], std::vector<char>(bytes, 0x66));
     }
     for (size_t i = 0; i < one->inputs.size(); ++i) {
+      const std::vector<char>& input = one->call.inputs[i];
+      if (!one->call.in_place) {
+        results_.push_back({gpu_->Read(compute_, one->inputs[i], input.size()),
+                            input, one->call.what + ": its input"});
+      }
       gpu_->Write(compute_, const_cast<char*>(one->inputs[i]),
-                  std::vector<char>(one->call.inputs[i].size(), 0x77));
+                  std::vector<char>(input.size(), 0x77));
     }
     return true;
   }

@@ -82,13 +82,6 @@ inline std::string CallsOf(const std::vector<GpuStep>& steps) {
   return text;
 }
 
-inline const GpuCall& CallAt(const std::vector<GpuStep>& steps, size_t i) {
-  return std::get<GpuCall>(steps.at(i));
-}
-inline const GpuMove& MoveAt(const std::vector<GpuStep>& steps, size_t i) {
-  return std::get<GpuMove>(steps.at(i));
-}
-
 inline OperationSpec Spec(OpKind kind, int ranks) {
   OperationSpec spec;
   spec.kind = kind;

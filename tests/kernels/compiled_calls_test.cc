@@ -62,26 +62,6 @@ class Step {
   std::string encoded_;
 };
 
-TEST(CompiledCalls, BucketsTravelTogether) {
-  Job job({2});
-  job.Run([](Rank& rank) {
-    Step step(&rank);
-    std::vector<float> a(1000, static_cast<float>(rank.rank()));
-    std::vector<float> b(3, 2);
-    std::vector<float> rows(2, static_cast<float>(rank.rank()));
-    std::vector<float> all(4);
-    step.Start("a", &a);
-    step.Start("b", &b);
-    step.Start("rows", &rows, OpKind::kAllgather, &all);
-    EXPECT_TRUE(step.End(b).ok());
-    EXPECT_TRUE(step.End(rows).ok());
-    EXPECT_TRUE(step.End(a).ok());
-    EXPECT_EQ(a, std::vector<float>(1000, 1));
-    EXPECT_EQ(b, std::vector<float>(3, 4));
-    EXPECT_EQ(all, (std::vector<float>{0, 0, 1, 1}));
-  });
-}
-
 // Calls `rest` where XLA is told of a call's end, and runs the rest of the
 // step. Rank 0 waits for that end before rank 1 has made the call.
 void RunRest(const std::function<void(Rank& rank)>& rest) {

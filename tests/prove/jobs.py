@@ -59,7 +59,6 @@ class Job:
     """Of `tf_hvd run`."""
     within: Callable[[list[str]], list[str]] = list
     """Makes of the job's command the one that starts it."""
-    stdin: int = subprocess.DEVNULL
 
     def __enter__(self) -> Job:
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="prove."))
@@ -87,7 +86,7 @@ class Job:
             self.within(command),
             cwd=self.folder,
             env=self.environ,
-            stdin=self.stdin,
+            stdin=subprocess.DEVNULL,
             stdout=self.log,
             stderr=subprocess.STDOUT,
             start_new_session=True,

@@ -25,12 +25,9 @@ PAGE = ROOT / "docs" / "evidence.md"
 PAGES = {"faults": ROOT / "docs" / "failures.md"}
 # Which module has a proof, where it is not its namesake.
 MODULES = dict.fromkeys(("seeds", "fuzz", "wheels"), "programs") | {"coverage": "line_coverage"}
-# Which has several tables, each of a module and in a section of its own.
-PARTS = {"kills": ("kills", "each_kind")}
 # As in dev_support/prove.sh.
 NAMES = (
     "kills",
-    "interrupts",
     "soak",
     "seeds",
     "faults",
@@ -83,14 +80,13 @@ def main() -> None:
     parser.add_argument("name", choices=NAMES)
     parser.add_argument("--short", action="store_true", help="a few of each, and no page")
     arguments = parser.parse_args()
-    for part in PARTS.get(arguments.name, (arguments.name,)):
-        make(arguments.name, part, arguments.short)
+    make(arguments.name, arguments.short)
 
 
-def make(name: str, part: str, short: bool) -> None:
+def make(name: str, short: bool) -> None:
     """Makes a table of a proof and, but for the short form, writes it."""
-    module = importlib.import_module(MODULES.get(part, part))
-    prove = getattr(module, f"prove_{part}" if part in MODULES else "prove")
+    module = importlib.import_module(MODULES.get(name, name))
+    prove = getattr(module, f"prove_{name}" if name in MODULES else "prove")
     started = time.monotonic()
     table = prove(short)
     minutes = (time.monotonic() - started) / 60
@@ -101,9 +97,9 @@ def make(name: str, part: str, short: bool) -> None:
             f"{os.cpu_count()} cores, {minutes:.0f} min."
         )
         text = f"{table.claim}\n\n{table.markdown()}\n{made}\n"
-        page = PAGES.get(part, PAGE)
-        page.write_text(with_section(page.read_text(), part, text))
-    print(f"{part}: {table.claim}")
+        page = PAGES.get(name, PAGE)
+        page.write_text(with_section(page.read_text(), name, text))
+    print(f"{name}: {table.claim}")
 
 
 if __name__ == "__main__":

@@ -33,13 +33,6 @@ class CApiTest : public ::testing::Test {
   int Init(const tf_hvd_init_options& options) {
     return tf_hvd_init(&options, error, sizeof(error));
   }
-  int Add(const std::vector<int>& ranks, int* set) {
-    return tf_hvd_add_process_set(ranks.data(), static_cast<int>(ranks.size()),
-                                  set, error, sizeof(error));
-  }
-  int Remove(int set) {
-    return tf_hvd_remove_process_set(set, error, sizeof(error));
-  }
   bool ErrorHas(const std::string& part) const {
     return std::string(error).find(part) != std::string::npos;
   }
@@ -165,79 +158,6 @@ TEST_F(CApiTest, RanksOfAJobThatIsAlone) {
   options.communicator = nullptr;
   EXPECT_EQ(Init(options), 0) << error;
   EXPECT_EQ(tf_hvd_size(), 1);
-}
-
-TEST_F(CApiTest, ProcessSetsBeforeInit) {
-  int set = 7;
-  EXPECT_EQ(Add({0}, &set), static_cast<int>(StatusCode::kFailedPrecondition));
-  EXPECT_STREQ(error, NotInitializedText());
-  EXPECT_EQ(Remove(1), static_cast<int>(StatusCode::kFailedPrecondition));
-  int length = 7;
-  EXPECT_NE(tf_hvd_gather_ranks(nullptr, 0, nullptr, 0, &length, nullptr, 0),
-            0);
-  EXPECT_EQ(tf_hvd_process_set_ranks(0, nullptr, 0), -1);
-  EXPECT_EQ(set, 7);
-  EXPECT_EQ(length, 7);
-}
-
-TEST_F(CApiTest, ProcessSetsComeAndGo) {
-  ASSERT_EQ(Init(), 0) << error;
-  int set = -1;
-  ASSERT_EQ(Add({0}, &set), 0) << error;
-  EXPECT_EQ(set, 1);
-  int ranks[2] = {9, 9};
-  EXPECT_EQ(tf_hvd_process_set_ranks(0, ranks, 2), 1);
-  EXPECT_EQ(tf_hvd_process_set_ranks(set, ranks, 2), 1);
-  EXPECT_EQ(ranks[0], 0);
-  EXPECT_EQ(ranks[1], 9);
-  EXPECT_EQ(tf_hvd_process_set_ranks(set, nullptr, 0), 1);
-  int again = 7;
-  EXPECT_EQ(Add({0}, &again), static_cast<int>(StatusCode::kInvalidArgument));
-  EXPECT_TRUE(ErrorHas("add_process_set([0]): process set 1 has the same"))
-      << error;
-  ASSERT_EQ(Remove(set), 0) << error;
-  EXPECT_EQ(tf_hvd_process_set_ranks(set, ranks, 2), -1);
-  ASSERT_EQ(Add({0}, &again), 0) << error;
-  EXPECT_EQ(again, 2);
-}
-
-TEST_F(CApiTest, WrongProcessSets) {
-  ASSERT_EQ(Init(), 0) << error;
-  int set = 7;
-  const auto invalid = static_cast<int>(StatusCode::kInvalidArgument);
-  EXPECT_EQ(Add({}, &set), invalid);
-  EXPECT_TRUE(ErrorHas("at least one rank")) << error;
-  EXPECT_EQ(Add({0, 1}, &set), invalid);
-  EXPECT_TRUE(ErrorHas("no rank 1; its ranks are 0 to 0")) << error;
-  EXPECT_EQ(Add({-1}, &set), invalid);
-  EXPECT_TRUE(ErrorHas("no rank -1")) << error;
-  EXPECT_EQ(Add({0, 0}, &set), invalid);
-  EXPECT_TRUE(ErrorHas("rank 0 is there more than once")) << error;
-  const auto failed = static_cast<int>(StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Remove(0), failed);
-  EXPECT_EQ(Remove(1), failed);
-  EXPECT_TRUE(ErrorHas("no process set 1")) << error;
-}
-
-TEST_F(CApiTest, GatherRanks) {
-  ASSERT_EQ(Init(), 0) << error;
-  const int mine[] = {4, 2};
-  int all[3] = {9, 9, 9};
-  int length = 0;
-  ASSERT_EQ(tf_hvd_gather_ranks(mine, 2, all, 2, &length, error, sizeof(error)),
-            0)
-      << error;
-  EXPECT_EQ(length, 3);
-  EXPECT_EQ(all[2], 9);
-  ASSERT_EQ(tf_hvd_gather_ranks(mine, 2, all, 3, &length, error, sizeof(error)),
-            0)
-      << error;
-  EXPECT_EQ(std::vector<int>(all, all + 3), (std::vector<int>{4, 2, -1}));
-  ASSERT_EQ(
-      tf_hvd_gather_ranks(nullptr, 0, all, 3, &length, error, sizeof(error)),
-      0);
-  EXPECT_EQ(length, 1);
-  EXPECT_EQ(all[0], -1);
 }
 
 TEST_F(CApiTest, EagerNameIsTakenOnceAndOnItsThread) {

@@ -42,39 +42,6 @@ TEST(Completion, DroppedIsAnError) {
   EXPECT_NE(fired.calls[0].first.message().find("dropped"), std::string::npos);
 }
 
-TEST(Completion, MovesTakeThePromiseAlong) {
-  Fired fired;
-  {
-    Completion first = fired.Make();
-    Completion second(std::move(first));
-    EXPECT_FALSE(first.pending());  // NOLINT: what a move leaves is promised
-    std::vector<Completion> many;
-    many.push_back(std::move(second));
-    many.reserve(100);
-    EXPECT_TRUE(fired.calls.empty());
-    many[0].Fire(Status::Ok());
-  }
-  EXPECT_EQ(fired.calls.size(), 1u);
-}
-
-TEST(Completion, AssignmentDropsTheOldPromise) {
-  Fired old_one;
-  Fired new_one;
-  Completion done = old_one.Make();
-  done = new_one.Make();
-  ASSERT_EQ(old_one.calls.size(), 1u);
-  EXPECT_EQ(old_one.calls[0].first.code(), StatusCode::kInternal);
-  EXPECT_TRUE(new_one.calls.empty());
-  done.Fire(Status::Ok());
-  EXPECT_EQ(new_one.calls.size(), 1u);
-}
-
-TEST(Completion, EmptyOneDoesNothing) {
-  Completion none;
-  EXPECT_FALSE(none.pending());
-  none.Fire(Status::Ok());
-}
-
 // The callback may destroy what holds the completion.
 TEST(Completion, CallbackMayDestroyItsHolder) {
   std::optional<Completion> holder;

@@ -151,6 +151,18 @@ TEST(Controller, AWrongChangeOfSetsIsABug) {
   EXPECT_EQ(change(OpKind::kRemoveSet, 1, {}), 1u);
 }
 
+TEST(Controller, ASecondVoteOfAChildIsABug) {
+  Host host;
+  Controller controller(OneNode(), StallOptions(), &host, &host);
+  for (const int rank : {1, 2, 1}) {
+    EXPECT_TRUE(host.aborts.empty());
+    controller.Receive(rank, VoteOf(rank, kWorldSet, "g"), 0);
+  }
+  ASSERT_EQ(host.aborts.size(), 1u);
+  EXPECT_NE(host.aborts[0].text.find("two votes for 'g' from rank 1"),
+            std::string::npos);
+}
+
 // A step that failed is made again while its call is still on its way.
 TEST(Controller, CallsOfCallersThatHaveGoneAreNoDuplicates) {
   std::vector<std::string> ends(3);

@@ -174,20 +174,6 @@ TEST(Agreement, AnyOrderAndAnyTreeGiveTheSameVerdict) {
   }
 }
 
-TEST(Agreement, EqualRecordsRun) {
-  const Vote merged = Merge(VoteOf(0, Allreduce(3)), VoteOf(1, Allreduce(3)));
-  EXPECT_EQ(Verdict("g", merged), "");
-}
-
-TEST(Agreement, MismatchNamesBothRanks) {
-  const Vote merged =
-      Merge(Merge(VoteOf(4, Allreduce(5)), VoteOf(0, Allreduce(3))),
-            VoteOf(2, Allreduce(3)));
-  EXPECT_EQ(Verdict("g", merged),
-            "mismatch in allreduce 'g': rank 0 has float32[3], rank 4 has "
-            "float32[5]; the shapes must be equal on all ranks");
-}
-
 // Two tasks of one shape: the ranks know by which variables they differ.
 TEST(Agreement, SourcesOfTheCallersAreComparedAndNamed) {
   SourceTable table;
@@ -248,13 +234,6 @@ TEST(Agreement, StepsOfTheCallersAreCompared) {
   Vote joined = at(2, 7);
   joined.joined = true;
   EXPECT_EQ(Verdict("x", joined), "");
-}
-
-TEST(Agreement, RefusalComesBeforeMismatch) {
-  Vote wrong = VoteOf(1, Allreduce(5));
-  wrong.local_error = LocalError{1, "a scalar"};
-  EXPECT_EQ(Verdict("g", Merge(VoteOf(0, Allreduce(3)), wrong)),
-            "rank 1: a scalar");
 }
 
 TEST(Agreement, WhatRunsAfterJoin) {

@@ -76,22 +76,6 @@ class LocalRequestsTest : public testing::Test {
 
 using Keys = std::vector<Key>;
 
-TEST_F(LocalRequestsTest, OneVotePerNameAtATime) {
-  GiveUp(Submit(kG));
-  EXPECT_EQ(queue_.TakeTurns(), Keys{kG});
-  GiveUp(Submit(kG));
-  GiveUp(Submit(kG));
-  EXPECT_EQ(queue_.TakeTurns(), Keys());
-  Submit(kH);
-  EXPECT_EQ(queue_.TakeTurns(), Keys{kH});
-  EXPECT_TRUE(Order(kG));
-  EXPECT_EQ(queue_.TakeTurns(), Keys{kG});
-  EXPECT_TRUE(Order(kG));
-  EXPECT_EQ(queue_.TakeTurns(), Keys{kG});
-  EXPECT_TRUE(Order(kG));
-  EXPECT_EQ(queue_.TakeTurns(), Keys());
-}
-
 TEST_F(LocalRequestsTest, IsADuplicateWhileTheEarlierIsWaitedFor) {
   const struct {
     const char* what;

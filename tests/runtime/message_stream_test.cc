@@ -52,20 +52,6 @@ std::vector<std::string> PullAll(MessageStream* stream) {
   return got;
 }
 
-TEST(MessageStream, NothingToDo) {
-  FakeEdge edge;
-  MessageStream stream(3, &edge);
-  EXPECT_EQ(stream.peer(), 3);
-  EXPECT_FALSE(stream.Push());
-  EXPECT_FALSE(stream.HasOutput());
-  EXPECT_FALSE(stream.Readable());
-  EXPECT_TRUE(PullAll(&stream).empty());
-  EXPECT_EQ(edge.flushes, 0);
-  EXPECT_FALSE(stream.polled());
-  edge.polled_answer = true;
-  EXPECT_TRUE(stream.polled());
-}
-
 TEST(MessageStream, KeepsWhatDoesNotFit) {
   FakeEdge edge;
   MessageStream stream(0, &edge);
@@ -83,37 +69,6 @@ TEST(MessageStream, KeepsWhatDoesNotFit) {
   EXPECT_EQ(edge.written, "abcdefgh");
   EXPECT_FALSE(stream.HasOutput());
   EXPECT_FALSE(stream.Push());
-}
-
-TEST(MessageStream, StreamSurvivesAnyPartialWrites) {
-  std::mt19937 random(1);
-  FakeEdge edge;
-  MessageStream stream(0, &edge);
-  std::string all;
-  for (int i = 0; i < 2000; ++i) {
-    std::string piece(random() % 50, 'a');
-    for (char& c : piece) c = static_cast<char>(random());
-    all += piece;
-    stream.Send(piece);
-    edge.room = random() % 60;
-    stream.Push();
-  }
-  edge.room = all.size();
-  stream.Push();
-  EXPECT_FALSE(stream.HasOutput());
-  EXPECT_EQ(edge.written, all);
-}
-
-TEST(MessageStream, GivesWholeMessagesOnly) {
-  FakeEdge edge;
-  MessageStream stream(0, &edge);
-  const std::string one = Leave("one");
-  const std::string two = Leave("the second one");
-  edge.arrived = one + two.substr(0, 10);
-  EXPECT_EQ(PullAll(&stream), (std::vector<std::string>{one}));
-  EXPECT_TRUE(PullAll(&stream).empty());
-  edge.arrived = two.substr(10) + one;
-  EXPECT_EQ(PullAll(&stream), (std::vector<std::string>{two, one}));
 }
 
 TEST(MessageStream, MessagesCutAnywhere) {
@@ -134,14 +89,6 @@ TEST(MessageStream, MessagesCutAnywhere) {
     stream.Pull([&](std::string_view m) { got.emplace_back(m); });
   }
   EXPECT_EQ(got, expected);
-}
-
-TEST(MessageStream, MessagesLargerThanOneRead) {
-  FakeEdge edge;
-  MessageStream stream(0, &edge);
-  const std::string large = Leave(std::string(100'000, 'y'));
-  edge.arrived = large + large;
-  EXPECT_EQ(PullAll(&stream), (std::vector<std::string>{large, large}));
 }
 
 TEST(MessageStream, ReceiverMaySend) {

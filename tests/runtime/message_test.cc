@@ -255,41 +255,6 @@ TEST(Message, RoundTripOfEveryKind) {
   }
 }
 
-// A batch of which neighbours get different parts.
-TEST(BatchEncoder, EncodesEachResponseOnce) {
-  Messages messages(4);
-  Message batch = messages.Next(MessageKind::kResponses);
-  while (batch.batch.size() < 5) {
-    batch = messages.Next(MessageKind::kResponses);
-  }
-  BatchEncoder encoder(batch.batch);
-  EXPECT_EQ(encoder.responses_encoded(), 0u);
-  for (const std::vector<size_t>& places :
-       {std::vector<size_t>{1}, {0, 1, 3}, {0, 3}, {1}, {0, 1, 2, 3, 4}}) {
-    Message part;
-    ASSERT_TRUE(DecodeMessage(encoder.Encode(places), &part).ok());
-    ASSERT_EQ(part.batch.size(), places.size());
-    for (size_t i = 0; i < places.size(); ++i) {
-      ExpectEqual(part.batch[i], batch.batch[places[i]]);
-    }
-  }
-  EXPECT_EQ(encoder.responses_encoded(), 5u);
-}
-
-TEST(BatchEncoder, GivesNeighboursTheSameBytes) {
-  Messages messages(5);
-  Message batch;
-  while (batch.batch.size() < 2) {
-    batch = messages.Next(MessageKind::kResponses);
-  }
-  std::vector<size_t> all(batch.batch.size());
-  for (size_t i = 0; i < all.size(); ++i) all[i] = i;
-  BatchEncoder encoder(batch.batch);
-  const std::string_view first = encoder.Encode(all);
-  encoder.Encode({0});
-  EXPECT_EQ(encoder.Encode(all).data(), first.data());
-}
-
 // Each prefix lies in a buffer of its own: a read past its end is seen by the
 // address sanitizer.
 TEST(Message, TruncatedOrLongerIsAnError) {
@@ -366,15 +331,6 @@ TEST(Message, AResponseWithoutItsNameIsMalformed) {
     Message decoded;
     EXPECT_EQ(DecodeMessage(bytes, &decoded).ok(), one.sound)
         << "flags " << int{one.flags} << ", slot " << one.slot;
-  }
-}
-
-TEST(Message, LengthIsUnknownBeforeTheHeaderIsThere) {
-  Message leave;
-  leave.kind = MessageKind::kLeave;
-  const std::string bytes = EncodeMessage(leave);
-  for (size_t size = 0; size < kHeaderBytes; ++size) {
-    EXPECT_EQ(MessageBytes(std::string_view(bytes).substr(0, size)), 0u);
   }
 }
 

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,12 +22,6 @@ Vote VoteFor(const Request& request) {
 Vote Allreduce(int64_t rows = 1) {
   Request request;
   request.tensors.push_back({DType::kFloat32, {rows}});
-  return VoteFor(request);
-}
-
-Vote Join() {
-  Request request;
-  request.kind = OpKind::kJoin;
   return VoteFor(request);
 }
 
@@ -66,30 +59,6 @@ void Define(ProcessSets* sets, const Response& response) {
           ->slots.Define(response.slot, response.key.second, response.request));
 }
 
-// By set, slot and name, joins last, whatever became ready first.
-TEST(Ordering, SortsABatch) {
-  const std::vector<Key> expected = {{kWorldSet, "slot"},
-                                     {kWorldSet, "a"},
-                                     {1, "b"},
-                                     {kWorldSet, kJoinName},
-                                     {1, kJoinName}};
-  std::vector<Key> ready = expected;
-  std::sort(ready.begin(), ready.end());
-  ASSERT_NE(ready, expected);
-  do {
-    ProcessSets sets = Top();
-    sets.Add(1, {0, 1});
-    Ordering ordering(&sets);
-    OrderOne(&ordering, {kWorldSet, "slot"}, Allreduce());
-    Define(&sets, OrderOne(&ordering, {kWorldSet, "slot"}, Allreduce()));
-    for (const Key& key : ready) {
-      ordering.Add(key, key.second == kJoinName ? Join() : Allreduce());
-    }
-    EXPECT_EQ(KeysOf(ordering.TakeBatch()), expected);
-    EXPECT_TRUE(ordering.empty());
-  } while (std::next_permutation(ready.begin(), ready.end()));
-}
-
 // When a name is agreed for the second time, once.
 TEST(Ordering, OffersASlotOnce) {
   ProcessSets sets = Top();
@@ -108,22 +77,6 @@ TEST(Ordering, OffersASlotOnce) {
   const Response changed = OrderOne(&ordering, key, Allreduce(2));
   EXPECT_EQ(changed.slot, kNoSlot);
   EXPECT_FALSE(changed.define);
-}
-
-TEST(Ordering, NumbersTheSlotsOfOneBatchApart) {
-  ProcessSets sets = Top();
-  Ordering ordering(&sets);
-  std::vector<Response> batch;
-  for (int time = 0; time < 2; ++time) {
-    ordering.Add({kWorldSet, "a"}, Allreduce());
-    ordering.Add({kWorldSet, "b"}, Allreduce());
-    ordering.Add({kWorldSet, kJoinName}, Join());
-    batch = ordering.TakeBatch();
-  }
-  ASSERT_EQ(batch.size(), 3u);
-  EXPECT_EQ(batch[0].slot, 0u);
-  EXPECT_EQ(batch[1].slot, 1u);
-  EXPECT_EQ(batch[2].slot, kNoSlot);
 }
 
 TEST(Ordering, GivesTheVerdict) {

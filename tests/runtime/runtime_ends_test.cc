@@ -1,8 +1,7 @@
 // Ends: ranks that leave, raise or die, in any order, with requests pending.
 #include <gtest/gtest.h>
 
-#include <future>
-#include <map>
+#include <atomic>
 #include <string>
 #include <thread>
 #include <vector>
@@ -26,30 +25,6 @@ INSTANTIATE_TEST_SUITE_P(Trees, DeathTest,
 
 std::string HostOf(Job* job, int rank) {
   return job->world(rank)->topology().hosts[static_cast<size_t>(rank)];
-}
-
-// The last rank raises while all others wait for it.
-TEST_P(EndsTest, PendingRequestsFailWithTheReason) {
-  Job job(GetParam());
-  const int leaver = job.size() - 1;
-  const std::string text = "rank " + std::to_string(leaver) + " (" +
-                           HostOf(&job, leaver) + ") left: ValueError: boom";
-  job.Run([&](Rank& self) {
-    std::vector<float> data = {1};
-    if (self.rank() == leaver) {
-      self.runtime()->Shutdown("ValueError: boom", false);
-    } else {
-      for (const char* name : {"x", "y"}) {
-        const Status status = self.Allreduce(name, &data).status();
-        EXPECT_EQ(status.code(), StatusCode::kAborted);
-        EXPECT_EQ(status.message(), text);
-      }
-      self.runtime()->Shutdown("shutdown()", true);
-    }
-    EXPECT_EQ(self.Allreduce("after", &data).status().code(),
-              StatusCode::kAborted);
-    EXPECT_EQ(data[0], 1);
-  });
 }
 
 TEST_P(EndsTest, ShutdownInAnyOrder) {
@@ -113,83 +88,6 @@ TEST(Ends, OtherSetsAreNotToldOfACallLeftOut) {
     EXPECT_EQ(status.message().find("same number of times"), std::string::npos)
         << status.message();
   });
-}
-
-// A rank leaves while a peer is stuck inside an operation, and nobody checks
-// for stalls.
-TEST(Ends, ShutdownIsBoundedInsideAnOperation) {
-  Config config;
-  config.stall_warn_ns = 0;
-  Job job({1, 2}, config);
-  const int stuck = job.size() - 1;
-  std::promise<void> inside;
-  std::promise<void> others_ended;
-  std::atomic<int> ended{0};
-  job.Run([&](Rank& self) {
-    std::vector<float> data(100000, 1);
-    if (self.rank() != stuck) {
-      const Pending gather = self.Allgather("x", data);
-      if (self.rank() == 0) inside.get_future().wait();
-      if (self.rank() == 0) self.runtime()->Shutdown("shutdown()", true);
-      const Status& status = gather.status();
-      EXPECT_EQ(status.code(), StatusCode::kAborted);
-      EXPECT_NE(status.message().find(
-                    "rank 0 (node0) left while an operation was going on that "
-                    "no longer moves: no data from rank "),
-                std::string::npos)
-          << status.message();
-      if (++ended == job.size() - 1) others_ended.set_value();
-      return;
-    }
-    Entry entry = Rank::Plain(OpKind::kAllgather, "x", kWorldSet);
-    entry.request.tensors.push_back({DType::kFloat32, {-1}});
-    entry.tensors.push_back({data.data(), nullptr, 100000});
-    entry.rows = {100000};
-    entry.allocate = [&](size_t, const std::vector<int64_t>&, void**) {
-      inside.set_value();
-      others_ended.get_future().wait();
-      return Internal("too late");
-    };
-    EXPECT_EQ(self.Submit(std::move(entry)).status().code(),
-              StatusCode::kAborted);
-  });
-}
-
-// A rank leaves in the middle of everything. Each request ends once, and alike
-// on all ranks that submitted it: the promise keeps both sides of that, since
-// a second call of a completion throws.
-TEST_P(EndsTest, RequestsEndAlikeWhenARankLeaves) {
-  for (int round = 0; round < 10; ++round) {
-    std::mutex mutex;
-    std::map<std::string, std::vector<bool>> ends;
-    {
-      Job job(GetParam());
-      job.Run([&](Rank& self) {
-        std::vector<std::vector<int64_t>> data(50);
-        std::vector<Pending> pending;
-        for (size_t i = 0; i < data.size(); ++i) {
-          if (self.rank() == round % self.size() && i == 25) {
-            self.runtime()->Shutdown("exit", true);
-          }
-          data[i].assign(i * 100, 1);
-          pending.push_back(self.Allreduce(std::to_string(i), &data[i]));
-        }
-        for (size_t i = 0; i < data.size(); ++i) {
-          const Status& status = pending[i].status();
-          if (status.ok()) {
-            EXPECT_EQ(data[i], std::vector<int64_t>(i * 100, self.size()));
-          } else {
-            EXPECT_EQ(status.code(), StatusCode::kAborted);
-          }
-          const std::lock_guard<std::mutex> lock(mutex);
-          ends[std::to_string(i)].push_back(status.ok());
-        }
-      });
-    }
-    for (const auto& [name, ok] : ends) {
-      EXPECT_EQ(ok, std::vector<bool>(ok.size(), ok[0])) << name;
-    }
-  }
 }
 
 // Destruction alone ends everything.
@@ -258,51 +156,6 @@ TEST_P(DeathTest, OfAWaitedForRank) {
     const Pending later = self.Allreduce("y", &data);
     EXPECT_EQ(later.status().code(), StatusCode::kAborted);
     EXPECT_EQ(later.status().message(), text);
-  });
-}
-
-// The top of the tree dies: nobody can give a decision any more.
-TEST_P(DeathTest, OfTheTop) {
-  Job job(GetParam());
-  job.NeverStart(0);
-  job.Run([&](Rank& self) {
-    std::vector<float> data = {1};
-    const Pending pending = self.Allreduce("x", &data);
-    if (self.rank() == 1) LoopbackKill(job.world(0));
-    EXPECT_EQ(pending.status().code(), StatusCode::kAborted);
-    EXPECT_EQ(pending.status().message(), "rank 0 (node0) died");
-  });
-}
-
-// A rank dies inside the operation: the others are in the middle of theirs.
-TEST_P(DeathTest, InTheMiddleOfAnOperation) {
-  Job job(GetParam());
-  const int dead = job.size() - 1;
-  std::promise<void> others_ended;
-  std::atomic<int> ended{0};
-  job.Run([&](Rank& self) {
-    std::vector<float> data(100000, 1);
-    if (self.rank() != dead) {
-      const Pending gather = self.Allgather("x", data);
-      const Pending behind = self.Allreduce("behind", &data);
-      EXPECT_EQ(gather.status().code(), StatusCode::kAborted);
-      EXPECT_NE(gather.status().message().find("died"), std::string::npos);
-      EXPECT_EQ(behind.status().message(), gather.status().message());
-      if (++ended == job.size() - 1) others_ended.set_value();
-      return;
-    }
-    // It stops where its memory is asked for, holding its engine.
-    Entry entry = Rank::Plain(OpKind::kAllgather, "x", kWorldSet);
-    entry.request.tensors.push_back({DType::kFloat32, {-1}});
-    entry.tensors.push_back({data.data(), nullptr, 100000});
-    entry.rows = {100000};
-    entry.allocate = [&](size_t, const std::vector<int64_t>&, void**) {
-      LoopbackKill(job.world(dead));
-      others_ended.get_future().wait();
-      return Internal("no memory");
-    };
-    EXPECT_EQ(self.Submit(std::move(entry)).status().code(),
-              StatusCode::kAborted);
   });
 }
 

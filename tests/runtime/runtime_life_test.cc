@@ -47,24 +47,6 @@ TEST(Life, OneRankAloneHasNoThreadAndCompletesAtOnce) {
   EXPECT_EQ(self.Barrier("b").status().code(), StatusCode::kAborted);
 }
 
-TEST(Life, OneRankFromManyThreads) {
-  Job job({1});
-  job.Run([](Rank& self) {
-    std::vector<std::thread> threads;
-    for (int t = 0; t < 4; ++t) {
-      threads.emplace_back([&self, t] {
-        for (int i = 0; i < 500; ++i) {
-          std::vector<float> data = {static_cast<float>(i)};
-          EXPECT_TRUE(
-              self.Allreduce("t" + std::to_string(t), &data).status().ok());
-        }
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-    EXPECT_EQ(self.runtime()->SubmittedCount(), 2000);
-  });
-}
-
 // Each completion submits the next request. However the runtime fires them, it
 // must not be from inside one another: that would need a deeper stack with
 // each request.
@@ -102,26 +84,6 @@ TEST_P(LifeTest, CompletionsThatSubmitAgain) {
   Job job(GetParam());
   const int length = job.size() <= 2 ? 1000 : 300;
   job.Run([&](Rank& self) { RunChain(&self, length); });
-}
-
-// Several names at once, each in a chain of its own, in place and not.
-TEST_P(LifeTest, ManySmallRoundsKeepUp) {
-  Job job(GetParam());
-  job.Run([](Rank& self) {
-    std::vector<std::thread> threads;
-    for (int t = 0; t < 2; ++t) {
-      threads.emplace_back([&self, t] {
-        std::vector<int64_t> data(t == 0 ? 1 : 20000, 1);
-        for (int i = 0; i < 200; ++i) {
-          data.assign(data.size(), 1);
-          ASSERT_TRUE(
-              self.Allreduce("t" + std::to_string(t), &data).status().ok());
-          ASSERT_EQ(data.back(), self.size());
-        }
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-  });
 }
 
 // Edges of a few bytes: every message is cut, and out-queues fill.

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/api/set_calls.h"
 #include "tests/runtime/job.h"
 
 namespace tf_hvd {
@@ -81,89 +82,6 @@ TEST_P(SetsTest, EveryOverlapAtOnce) {
   });
 }
 
-TEST_P(SetsTest, AllKindsInASet) {
-  Job job(GetParam());
-  job.Run([](Rank& self) {
-    // The upper half, the last rank at least.
-    std::vector<int32_t> ranks;
-    for (int r = self.size() / 2; r < self.size(); ++r) ranks.push_back(r);
-    const Pending added = self.AddSet("upper", ranks);
-    ASSERT_TRUE(added.status().ok());
-    if (!IsIn(self.rank(), ranks)) return;
-    CallOptions in_set;
-    in_set.set = added.value();
-    std::vector<int32_t> data = {self.rank()};
-    ASSERT_TRUE(self.Broadcast("b", ranks.back(), &data, in_set).status().ok());
-    EXPECT_EQ(data[0], ranks.back());
-    const Pending gather =
-        self.Allgather("a", std::vector<int32_t>{self.rank()}, in_set);
-    ASSERT_TRUE(gather.status().ok());
-    EXPECT_EQ(gather.gathered->As<int32_t>(), ranks);
-    EXPECT_TRUE(self.Barrier("c", in_set.set).status().ok());
-    const Pending join = self.Join(in_set.set);
-    ASSERT_TRUE(join.status().ok());
-    EXPECT_TRUE(IsIn(join.value(), ranks));
-  });
-}
-
-// Every call looks up its set's members: all get one list.
-TEST_P(SetsTest, MembersAreNotCopied) {
-  Job job(GetParam());
-  job.Run([](Rank& self) {
-    const Pending added = self.AddSet("add", {0});
-    ASSERT_TRUE(added.status().ok());
-    for (const int32_t set : {kWorldSet, added.value()}) {
-      const SetMembers members = self.runtime()->SetRanks(set);
-      ASSERT_NE(members, nullptr);
-      EXPECT_EQ(self.runtime()->SetRanks(set).get(), members.get());
-    }
-  });
-}
-
-TEST_P(SetsTest, NumbersAreNotUsedAgain) {
-  Job job(GetParam());
-  job.Run([](Rank& self) {
-    for (int32_t round = 1; round <= 5; ++round) {
-      const Pending added = self.AddSet("add", {0});
-      ASSERT_TRUE(added.status().ok());
-      EXPECT_EQ(added.value(), round);
-      ASSERT_TRUE(self.RemoveSet("remove", added.value()).status().ok());
-      EXPECT_EQ(self.runtime()->SetRanks(added.value()), nullptr);
-      if (self.rank() != 0) continue;
-      std::vector<float> data = {1};
-      CallOptions options;
-      options.set = added.value();
-      const Status status = self.Allreduce("x", &data, options).status();
-      EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
-      EXPECT_NE(status.message().find("was removed"), std::string::npos);
-    }
-  });
-}
-
-// Several added in one batch, in another order than that of their names.
-TEST_P(SetsTest, AddedTogetherGetDifferentNumbers) {
-  Job job(GetParam());
-  job.Run([](Rank& self) {
-    int32_t highest = 0;
-    for (int round = 0; round < 10; ++round) {
-      std::vector<Pending> pending;
-      // "z" is agreed more often than the others and gets a slot first.
-      if (round % 2 == 0) pending.push_back(self.AddSet("z", {0}));
-      for (const char* name : {"z1", "a", "m"}) {
-        pending.push_back(
-            self.AddSet(std::string(name) + (round % 3 == 0 ? "" : "x"), {0}));
-      }
-      std::vector<int32_t> numbers;
-      for (const Pending& one : pending) {
-        ASSERT_TRUE(one.status().ok());
-        numbers.push_back(one.value());
-      }
-      std::sort(numbers.begin(), numbers.end());
-      for (const int32_t number : numbers) EXPECT_EQ(number, ++highest);
-    }
-  });
-}
-
 TEST_P(SetsTest, WrongRemovalsFailEverywhereAlike) {
   Job job(GetParam());
   job.Run([](Rank& self) {
@@ -173,17 +91,6 @@ TEST_P(SetsTest, WrongRemovalsFailEverywhereAlike) {
     }
     EXPECT_EQ(self.AddSet("right", {0}).value(), 1);
     EXPECT_TRUE(self.Barrier("world still there").status().ok());
-  });
-}
-
-TEST_P(SetsTest, DifferentRanksAreAMismatch) {
-  Job job(GetParam());
-  if (job.size() == 1) return;
-  job.Run([](Rank& self) {
-    const Status status = self.AddSet("s", {self.rank() == 0 ? 0 : 1}).status();
-    EXPECT_EQ(status.message(),
-              "mismatch in add_process_set 's': rank 0 has ranks 0, rank 1 "
-              "has ranks 1; process sets must be equal on all ranks");
   });
 }
 
@@ -206,24 +113,53 @@ TEST_P(SetsTest, UnknownSetsAndSetsOfOthers) {
   });
 }
 
-// What waits in a set when it is removed fails; nobody hangs.
-TEST_P(SetsTest, RemovedWhileARequestIsPending) {
+TEST_P(SetsTest, InitsSetsMustAgree) {
+  Job job(GetParam());
+  job.Run([](Rank& self) {
+    Runtime* const runtime = self.runtime();
+    EXPECT_TRUE(AgreeOnSets(runtime, {}).ok());
+    EXPECT_TRUE(AgreeOnSets(runtime, {0, kSetEnd, kSetEnd}).ok());
+    if (self.size() == 1) return;
+    const bool first = self.rank() == 0;
+    const Status status = AgreeOnSets(
+        runtime, {first ? kCommunicatorSet : 0, kSetEnd, 1, kSetEnd});
+    EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+    EXPECT_NE(status.message().find(
+                  "rank 0 has process sets [a communicator's ranks], [1], "
+                  "rank 1 has process sets [0], [1]"),
+              std::string::npos)
+        << status.message();
+    EXPECT_TRUE(AgreeOnSets(runtime, {}).ok());
+  });
+}
+
+TEST_P(SetsTest, ACommunicatorOnOneRankOnlyIsAMismatch) {
   Job job(GetParam());
   if (job.size() == 1) return;
   job.Run([](Rank& self) {
-    std::vector<int32_t> ranks(static_cast<size_t>(self.size()));
-    std::iota(ranks.begin(), ranks.end(), 0);
-    const int32_t set = self.AddSet("all", ranks).value();
-    std::vector<float> data = {1};
-    CallOptions options;
-    options.set = set;
-    Pending pending;
-    if (self.rank() > 0) pending = self.Allreduce("x", &data, options);
-    ASSERT_TRUE(self.RemoveSet("remove", set).status().ok());
-    if (self.rank() == 0) return;
-    EXPECT_EQ(pending.status().code(), StatusCode::kFailedPrecondition);
-    EXPECT_NE(pending.status().message().find("was removed"),
-              std::string::npos);
+    std::vector<std::vector<int32_t>> all;
+    int32_t number = -1;
+    const Status status = self.rank() == 0
+                              ? GatherRanks(self.runtime(), {0}, &all)
+                              : AddSet(self.runtime(), {0}, &number);
+    EXPECT_NE(status.message().find(
+                  "rank 0 has allgather, rank 1 has add_process_set"),
+              std::string::npos)
+        << status.message();
+  });
+}
+
+TEST(SetsEndTest, AfterTheEndEveryCallFails) {
+  Job job({2});
+  job.Run([](Rank& self) {
+    self.runtime()->Shutdown("test", false);
+    int32_t number = -1;
+    std::vector<std::vector<int32_t>> all;
+    Runtime* const runtime = self.runtime();
+    EXPECT_EQ(AgreeOnSets(runtime, {}).code(), StatusCode::kAborted);
+    EXPECT_EQ(AddSet(runtime, {0}, &number).code(), StatusCode::kAborted);
+    EXPECT_EQ(RemoveSet(runtime, 1).code(), StatusCode::kAborted);
+    EXPECT_EQ(GatherRanks(runtime, {0}, &all).code(), StatusCode::kAborted);
   });
 }
 

@@ -304,41 +304,6 @@ TEST(StallMonitor, DoesNotWaitForASilentRankBelow) {
   EXPECT_EQ(SentUp(host, MessageKind::kAnswer).size(), 2u);
 }
 
-// The lower a controller is, the less time it has to wait for answers.
-TEST(StallMonitor, GivesThoseBelowLessTime) {
-  Topology topology = LeaderBelow();
-  topology.rank = 0;
-  Host host;
-  Controller controller(topology, StallOptions(), &host, &host);
-  Message ask;
-  ask.kind = MessageKind::kAsk;
-  ask.name = "g";
-  controller.Receive(1, EncodeMessage(ask), 30 * kSecond);
-  ASSERT_EQ(host.sent.size(), 1u);
-  EXPECT_EQ(host.sent[0].second.kind, MessageKind::kQuery);
-  EXPECT_EQ(host.sent[0].second.wait_ns, kSecond);
-}
-
-// However many ranks ask, one question goes up, and none where the query has
-// just come.
-TEST(StallMonitor, PassesUpOneQuestionForAllBelow) {
-  Host host;
-  Controller controller(LeaderBelow(), StallOptions(), &host, &host);
-  Message ask;
-  ask.kind = MessageKind::kAsk;
-  ask.name = "g";
-  const std::string bytes = EncodeMessage(ask);
-  for (const int child : {2, 3, 4}) controller.Receive(child, bytes, kSecond);
-  EXPECT_EQ(SentUp(host, MessageKind::kAsk).size(), 1u);
-  controller.Receive(2, bytes, 31 * kSecond);
-  EXPECT_EQ(SentUp(host, MessageKind::kAsk).size(), 2u);
-  controller.Receive(0, QueryOf("g", 1), 61 * kSecond);
-  controller.Receive(2, bytes, 62 * kSecond);
-  EXPECT_EQ(SentUp(host, MessageKind::kAsk).size(), 2u);
-  controller.Receive(2, bytes, 63 * kSecond);
-  EXPECT_EQ(SentUp(host, MessageKind::kAsk).size(), 3u);
-}
-
 // The limit of what is agreed counts from when it stopped moving, whatever the
 // caller has waited before.
 TEST(StallMonitor, ExecutionCountsFromItsLastMove) {

@@ -2,10 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <map>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/clock.h"
@@ -53,36 +50,6 @@ TEST(TensorQueue, ACallEndsACompilation) {
   EXPECT_EQ(queue.compiling(), "other");
   queue.Push(Named("a"));
   EXPECT_EQ(queue.compiling(), "");
-}
-
-// Nothing is lost or doubled, and each thread's entries stay in order.
-TEST(TensorQueue, ManyThreadsPushWhileOneDrains) {
-  constexpr int kThreads = 4;
-  constexpr int kEach = 2000;
-  TensorQueue queue;
-  std::atomic<int> running{kThreads};
-  std::vector<std::thread> threads;
-  for (int t = 0; t < kThreads; ++t) {
-    threads.emplace_back([&, t] {
-      for (int i = 0; i < kEach; ++i) {
-        Entry entry = Named(std::string(1, static_cast<char>('a' + t)));
-        entry.set = i;
-        queue.Push(std::move(entry));
-        // What this thread has pushed is visible until it is drained.
-        static_cast<void>(queue.Empty());
-      }
-      --running;
-    });
-  }
-  std::map<std::string, int32_t> next;
-  while (running > 0 || !queue.Empty()) {
-    for (const Entry& entry : queue.Drain()) {
-      EXPECT_EQ(entry.set, next[entry.name]++);
-    }
-  }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(next.size(), static_cast<size_t>(kThreads));
-  for (const auto& [name, count] : next) EXPECT_EQ(count, kEach) << name;
 }
 
 }  // namespace

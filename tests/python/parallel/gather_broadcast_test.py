@@ -64,7 +64,7 @@ def test_larger_than_any_buffer_on_the_way(rank, size):
 @pytest.mark.ranks(2)
 @pytest.mark.large
 def test_more_than_2_gib():
-    """Broadcast of 2 GiB and 5 bytes; allgather whose result is as long."""
+    """Broadcast of 2 GiB and 5 bytes; allgather and alltoall whose results are as long."""
     count = (1 << 31) + 5
     mine = tf.constant(hvd.rank() + 1, tf.uint8)
     result = hvd.broadcast(tf.fill([count], mine), 1)
@@ -75,3 +75,8 @@ def test_more_than_2_gib():
     assert result.shape == (2 * half + 1,)
     assert int(tf.reduce_max(result[:half])) == int(tf.reduce_min(result[:half])) == 1
     assert int(tf.reduce_max(result[half:])) == int(tf.reduce_min(result[half:])) == 2
+    del result
+    rows = (1 << 28) + 1 if hvd.rank() == 0 else 0
+    result, _ = hvd.alltoall(tf.fill([rows, 8], mine), splits=[0, rows])
+    assert result.shape == (((1 << 28) + 1) * hvd.rank(), 8)
+    assert hvd.rank() == 0 or int(tf.reduce_max(result)) == int(tf.reduce_min(result)) == 1

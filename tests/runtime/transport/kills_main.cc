@@ -1,8 +1,9 @@
 // One rank of a job, run by kills_test.sh:
-//   kills_main <seed> <folder of the shims>
+//   kills_main dies|waits|fails <seed> <folder of the shims>
 // Calls one collective after the other, some of them in flight, until the last
-// rank is killed in the midst of them. Prints "ok: ..." on every other rank if
-// that heard who died, or what went wrong, and exits with 1.
+// rank is killed in the midst of them, or without having made a call (waits),
+// or fails. Prints "ok: ..." on every rank that has heard of it, or what went
+// wrong, and exits with 1.
 #include <signal.h>
 #include <unistd.h>
 
@@ -84,7 +85,7 @@ Status CallUntilDeath(Rank* rank, unsigned seed) {
   }
 }
 
-int Main(unsigned seed, const std::string& shims) {
+int Main(const std::string& how, unsigned seed, const std::string& shims) {
   Config config;
   LaunchInfo launch;
   std::unique_ptr<World> world;
@@ -97,22 +98,30 @@ int Main(unsigned seed, const std::string& shims) {
   }
   if (!status.ok()) End(1, "FAILED: " + status.message());
   const int victim = launch.size - 1;
+  const bool dies = how != "fails";
+  World* const job = world.get();
   auto runtime = MakeRuntime(config, std::move(world));
   if (launch.rank == victim) {
     std::mt19937 random(seed + 1);
     const std::chrono::microseconds moment(random() % 100'000);
-    std::thread([moment] {
+    std::thread([=] {
       std::this_thread::sleep_for(moment);
-      kill(getpid(), SIGKILL);
+      if (dies) kill(getpid(), SIGKILL);
+      job->RaiseAbort({AbortRecord::kFailed, victim, "it has failed"});
     }).detach();
   }
+  while (how == "waits" && launch.rank == victim) pause();
   OpenRequests open;
   Rank rank(runtime.get(), &open);
   status = CallUntilDeath(&rank, seed);
   const std::string who = "rank " + std::to_string(victim) + " (";
-  const bool heard = status.message().find(who) != std::string::npos &&
-                     status.message().find(" died") != std::string::npos;
+  const auto says = [&status](const std::string& words) {
+    return status.message().find(words) != std::string::npos;
+  };
+  const bool heard = dies ? says(who) && says(" died") : says("it has failed");
   runtime.reset();
+  // Others may still be reading this one's memory.
+  if (!dies) std::this_thread::sleep_for(std::chrono::seconds(1));
   End(heard ? 0 : 1, (heard ? "ok: " : "FAILED: ") + status.message());
 }
 
@@ -120,9 +129,11 @@ int Main(unsigned seed, const std::string& shims) {
 }  // namespace tf_hvd
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::fprintf(stderr, "usage: kills_main SEED SHIM_FOLDER\n");
+  if (argc != 4) {
+    std::fprintf(stderr,
+                 "usage: kills_main dies|waits|fails SEED SHIM_FOLDER\n");
     return 2;
   }
-  return tf_hvd::Main(static_cast<unsigned>(std::atoi(argv[1])), argv[2]);
+  return tf_hvd::Main(argv[1], static_cast<unsigned>(std::atoi(argv[2])),
+                      argv[3]);
 }

@@ -1,44 +1,100 @@
 #!/usr/bin/env bash
-# kill -9 at random moments inside operations: everybody else hears who died,
-# and nothing is left, neither a process nor memory.
-#   kills_test.sh <Open MPI's prefix> <program> <folder of the shims>
+# kill -9 at random moments inside operations, and a failure on one rank:
+# everybody else hears of it, and nothing is left, neither a process nor memory.
+#   kills_test.sh <openmpi or mpich> <its prefix> <program> <folder of the shims>
 # TF_HVD_KILLS: how many; ./dev prove kills makes more of them.
 set -euo pipefail
-source tests/runtime/transport/left_segments.sh
-prefix=$1 shims=$3
-program=$(realpath "$2")  # not that of another checkout
+family=$1 prefix=$2 shims=$4
 kills=${TF_HVD_KILLS:-12}
+started=$(mktemp)
 session=$(mktemp -d)
-trap 'rm -rf "${session}"' EXIT
+program="${session}/kills_main"  # a path that no other test's processes have
+cp "$3" "${program}"
+trap 'rm -rf "${started}" "${session}"' EXIT
 export PRTE_MCA_prte_local_tmpdir_base="${session}"  # docs/launcher.md says why
 export HOME="${HOME:-${TEST_TMPDIR:-/tmp}}"  # Open MPI wants one
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
-export TF_HVD_MPI_LIBRARY="${prefix}/lib/libmpi.so.40"
+
+# What keeps the survivors of a death alive. MPICH's launcher sends them SIGUSR1,
+# and kills them when the dead rank's connection to it closes: a shell around
+# each rank holds that open.
+if [[ "${family}" == openmpi ]]; then
+  launcher=("${prefix}/bin/mpirun" --enable-recovery) shell=()
+  export TF_HVD_MPI_LIBRARY="${prefix}/lib/libmpi.so.40"
+else
+  launcher=("${prefix}/bin/mpiexec" -disable-auto-cleanup)
+  shell=(bash -c 'trap "" USR1; "$@"; sleep 1' --)
+  export TF_HVD_MPI_LIBRARY="${prefix}/lib/libmpi.so.12"
+fi
+if [[ ! -x "${launcher[0]}" ]]; then
+  echo "there is no ${family} launcher: pip install ${family}, or run ./dev setup" >&2
+  exit 1
+fi
+
+# Other tests have segments too, which their processes use: left is what nobody uses.
+unused_segments() {
+  local file
+  for file in /dev/shm/tf_hvd_*; do
+    if [[ -e "${file}" ]] && ! grep -qs "${file##*/}" /proc/[0-9]*/maps; then
+      echo "${file}"
+    fi
+  done
+}
+
+# A test that failed some day has left these.
+segments_before=$(unused_segments)
+
+# Prints the segments that stay unused; none after 5 seconds at the most.
+left_segments() {
+  local left attempt
+  left=$(comm -13 <(echo "${segments_before}") <(unused_segments))
+  for attempt in $(seq 50); do
+    [[ -n "${left}" ]] || return 0
+    sleep 0.1
+    left=$(comm -12 <(echo "${left}") <(unused_segments))
+  done
+  echo "${left}"
+}
 
 fail() {
-  echo "kill $1: $2"
+  echo "$1: $2"
   exit 1
 }
 
-for ((seed = 1; seed <= kills; ++seed)); do
-  # One machine; two machines, where the other rank of the dead one's tells;
-  # messages alone.
-  ranks=3
-  case $((seed % 3)) in
-    0) shape=() ;;
+# run <dies or fails> <seed>: a job whose last rank does so.
+run() {
+  local how=$1 ranks=3 shape=() output good
+  # One machine, whose launcher's own library is found; two machines, where the
+  # other rank of the dead one's tells; messages alone.
+  case $(($2 % 3)) in
+    0) shape=(-u TF_HVD_MPI_LIBRARY) ;;
     1) shape=(TF_HVD_RANKS_PER_NODE=2) ranks=4 ;;
     2) shape=(TF_HVD_NODE_DATA=mpi) ;;
   esac
-  output=$(env "${shape[@]}" "${prefix}/bin/mpirun" --enable-recovery -n "${ranks}" \
-    "${program}" "${seed}" "${shims}" 2>&1) || true
+  # Inside a message to a dead rank MPICH fails before anybody has been told.
+  if [[ "${family}" == mpich && "${how}" == dies && $(($2 % 3)) != 0 ]]; then how=waits; fi
+  output=$(env "${shape[@]}" "${launcher[@]}" -n "${ranks}" \
+    "${shell[@]}" "${program}" "${how}" "$2" "${shims}" 2>&1) || true
   good=$(grep -c '^ok: ' <<<"${output}") || true
-  if [[ "${good}" != $((ranks - 1)) ]] || grep -q FAILED <<<"${output}"; then
-    fail "${seed}" "${shape[*]}: ${output}"
+  [[ "${how}" == fails ]] || ranks=$((ranks - 1))
+  if [[ "${good}" != "${ranks}" ]] || grep -q FAILED <<<"${output}"; then
+    fail "${how} $2" "${shape[*]}: ${output}"
   fi
-  pgrep -f "^${program} " >/dev/null && fail "${seed}" "a process is left"
-done
+  pgrep -f "^${program} " >/dev/null && fail "${how} $2" "a process is left"
+  return 0
+}
+
+for ((seed = 1; seed <= kills; ++seed)); do run dies "${seed}"; done
+for seed in 1 2 3; do run fails "${seed}"; done
+
+# What the MPI libraries themselves leave behind of a job that was aborted.
+find /dev/shm -maxdepth 1 -user "$(id -un)" -newer "${started}" \
+    \( -name 'mpich_shm_*' -o -name 'sm_segment.*' \) 2>/dev/null |
+  while read -r file; do
+    grep -qsF "${file}" /proc/[0-9]*/maps || rm -f "${file}"
+  done
 
 left=$(left_segments)
-[[ -z "${left}" ]] || fail "${kills}" "segments left: ${left}"
-echo "${kills} kills: all heard, nothing left"
+[[ -z "${left}" ]] || fail "${kills} kills" "segments left: ${left}"
+echo "${kills} kills and 3 failures: all heard, nothing left"

@@ -87,36 +87,8 @@ std::vector<std::vector<T>> Reduce(std::vector<std::vector<T>> values,
   return values;
 }
 
-TEST(Adasum, OneRankIsItself) {
-  const auto result =
-      Reduce<double>({{1.0, -2.0}}, {2}, Adasum(DType::kFloat64, 2.0, 4.0));
-  EXPECT_EQ(result[0], (Vector{8.0, -16.0}));
-}
-
-TEST(Adasum, EqualVectorsAreAveraged) {
-  for (int ranks = 2; ranks <= 6; ++ranks) {
-    const PerRank equal(static_cast<size_t>(ranks), Vector{1.0, 2.0, -4.0});
-    for (const Vector& mine : Reduce(equal, {3}, Adasum(DType::kFloat64))) {
-      EXPECT_EQ(mine, equal[0]) << ranks << " ranks";
-    }
-  }
-}
-
-TEST(Adasum, OrthogonalVectorsAreSummed) {
-  for (int ranks = 2; ranks <= 6; ++ranks) {
-    PerRank values(static_cast<size_t>(ranks), Vector(8, 0.0));
-    Vector sum(8, 0.0);
-    for (size_t rank = 0; rank < values.size(); ++rank) {
-      values[rank][rank] = sum[rank] = 3.0 * static_cast<double>(rank + 1);
-    }
-    for (const Vector& mine : Reduce(values, {8}, Adasum(DType::kFloat64))) {
-      EXPECT_EQ(mine, sum) << ranks << " ranks";
-    }
-  }
-}
-
 TEST(Adasum, FollowsTheDefinitionOnAnyNumberOfRanks) {
-  for (int ranks = 2; ranks <= 6; ++ranks) {
+  for (int ranks = 1; ranks <= 6; ++ranks) {
     for (const size_t count : {size_t{1}, size_t{7}, size_t{50'000}}) {
       const PerRank values = Random(ranks, count, 7);
       const Vector expected = Tree(values);

@@ -82,22 +82,6 @@ TEST_P(ScatterTest, AlltoallOfUnequalParts) {
   }
 }
 
-TEST_P(ScatterTest, AlltoallWithItselfOnly) {
-  const auto ranks = static_cast<size_t>(GetParam());
-  std::vector<Sizes> matrix(ranks, Sizes(ranks));
-  for (size_t rank = 0; rank < ranks; ++rank) {
-    matrix[rank][rank] = static_cast<int64_t>(rank * 1000);
-  }
-  CheckAlltoall(matrix, PointToPoint::kMaxBytes);
-}
-
-TEST_P(ScatterTest, AlltoallFromOneToOne) {
-  const auto ranks = static_cast<size_t>(GetParam());
-  std::vector<Sizes> matrix(ranks, Sizes(ranks));
-  matrix[0][ranks - 1] = 100000;
-  CheckAlltoall(matrix, PointToPoint::kMaxBytes);
-}
-
 // Reduces the ranks' `inputs` both ways and compares every byte of the parts.
 void CheckSlices(const std::vector<std::string>& inputs, const Sizes& counts,
                  const ReduceOptions& options) {
@@ -176,47 +160,6 @@ TEST_P(ScatterTest, ReducescatterOfUnequalParts) {
         RandomInputs(ranks, static_cast<size_t>(Total(counts)) * sizeof(float));
     CheckSlices(inputs, counts, {DType::kFloat32, ReduceOp::kAverage, 1, 1});
   }
-}
-
-// Values that can be said, not only compared with allreduce's.
-TEST_P(ScatterTest, ReducescatterSums) {
-  const int ranks = GetParam();
-  Cluster cluster(ranks);
-  cluster.Run([&](int rank, Collectives* data) {
-    const auto size = static_cast<size_t>(ranks);
-    std::vector<int32_t> input(size * 3);
-    std::iota(input.begin(), input.end(), rank * 1000);
-    std::vector<int32_t> output(3, -1);
-    const Status status = data->Reducescatter(
-        cluster.all, input.data(), Sizes(size, 3), output.data(),
-        {DType::kInt32, ReduceOp::kSum, 1, 1});
-    for (int i = 0; i < 3; ++i) {
-      EXPECT_EQ(output[static_cast<size_t>(i)],
-                500 * ranks * (ranks - 1) + ranks * (rank * 3 + i));
-    }
-    return status;
-  });
-}
-
-TEST(ScatterTestOfASet, OnlyItsMembersTakePart) {
-  Cluster cluster(4);
-  cluster.Run([&](int rank, Collectives* data) {
-    const std::vector<int> set =
-        rank % 2 == 1 ? std::vector<int>{1, 3} : std::vector<int>{0, 2};
-    const std::vector<int64_t> input = {10 * rank, 10 * rank + 1};
-    std::vector<int64_t> swapped(2);
-    Status status =
-        data->Alltoall(set, input.data(), {8, 8}, swapped.data(), {8, 8});
-    const int64_t place = rank / 2;
-    EXPECT_EQ(swapped,
-              (std::vector<int64_t>{10 * set[0] + place, 10 * set[1] + place}));
-    if (!status.ok()) return status;
-    int64_t sum = -1;
-    status = data->Reducescatter(set, input.data(), {1, 1}, &sum,
-                                 {DType::kInt64, ReduceOp::kSum, 1, 1});
-    EXPECT_EQ(sum, 10 * (set[0] + set[1]) + 2 * place);
-    return status;
-  });
 }
 
 TEST(ScatterTestEnds, AnAbandonedOperationLetsGo) {

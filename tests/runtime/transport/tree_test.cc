@@ -15,20 +15,6 @@ namespace {
 using Nodes = std::vector<std::vector<int>>;
 using Ranks = std::vector<int>;
 
-TEST(Tree, OneRankHasNoNeighbours) {
-  const TreePlace place = PlaceOf(0, {{0}});
-  EXPECT_EQ(place.parent, -1);
-  EXPECT_TRUE(place.children.empty());
-}
-
-TEST(Tree, FirstRankOfANodeLeads) {
-  const Nodes nodes = {{0, 1, 2}};
-  EXPECT_EQ(PlaceOf(0, nodes).children, (Ranks{1, 2}));
-  EXPECT_EQ(PlaceOf(0, nodes).below, (Nodes{{1}, {2}}));
-  EXPECT_EQ(PlaceOf(2, nodes).parent, 0);
-  EXPECT_TRUE(PlaceOf(2, nodes).children.empty());
-}
-
 TEST(Tree, LeadersFormATreeOfTheFanOut) {
   // Ranks dealt out in turn, so that no node has consecutive ones.
   const Nodes nodes = {{0, 4}, {1, 5}, {2}, {3, 6}};
@@ -117,15 +103,6 @@ TEST(Tree, PathToTheCoordinator) {
     EXPECT_EQ(PathToCoordinator(row.rank, row.members, nodes, 1), row.path)
         << row.rank;
   }
-}
-
-TEST(Topology, OneRankAlone) {
-  const Topology topology = TopologyOf(0, {{0}});
-  EXPECT_EQ(topology.LocalRank(), 0);
-  EXPECT_EQ(topology.LocalSize(), 1);
-  EXPECT_EQ(topology.CrossRank(), 0);
-  EXPECT_EQ(topology.CrossSize(), 1);
-  EXPECT_TRUE(topology.Homogeneous());
 }
 
 TEST(Topology, RanksDealtOutInTurn) {
