@@ -136,8 +136,8 @@ def send(compressor: Any, tensor: Any) -> Sent:
     they run beside what is being moved.
     """
     if compressor in _SHORT and tensor.dtype == tf.float32 and _native.gpus_on_all_ranks():
-        told, half = f"{_SHORT[compressor]} of float32", compressor._dtype.name
-        return Sent(compressor, tensor, tf.float32, told, half)
+        told = f"{_SHORT[compressor]} of float32"
+        return Sent(compressor, tensor, tf.float32, told, compressor._dtype.name)
     compressed, context = compressor.compress(tensor)
     return Sent(compressor, compressed, context, describe(compressor, tensor, compressed), "")
 

@@ -145,7 +145,7 @@ def _unpickle(state: int, parts: Sequence[np.ndarray], rank: int) -> Any:
 
 
 def _spread(channel: Channel, root: int, part: np.ndarray | None, size: int) -> np.ndarray:
-    """One part, from the root, which alone gives it, to all, in pieces."""
+    """Sends one part from the root to all, in pieces; elsewhere `part` is None."""
     result = np.empty(size, np.uint8) if part is None else part
     source = np.zeros(min(size, PIECE_BYTES), np.uint8) if part is None else part
     for begin in range(0, size, PIECE_BYTES):

@@ -76,7 +76,7 @@ def exact(prescale: float, postscale: float) -> list[int]:
 
 
 def of_attributes(prescale: float, postscale: float, bits: Sequence[int]) -> tuple[float, float]:
-    """The factors, from the op's three attributes, of which `exact` gave the bits."""
+    """The factors, from the op's three attributes; `exact` gave the bits."""
     if bits:
         before, after = _DOUBLES.unpack(_BITS.pack(*bits))
         return before, after

@@ -1,7 +1,7 @@
 """What launcher, agent, ranks and the native library call each other: names, and how to find them.
 
 The standard library alone, and none of this package: the launcher's parts that an isolated Python
-runs as files load it by its path. The native library's names are in base/contract.h; a test
+runs as files import it. The native library's names are in base/contract.h; a test
 compares the two, and that no other file writes such a name out.
 """
 

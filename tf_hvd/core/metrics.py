@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import os
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -102,6 +104,9 @@ def metrics() -> Metrics:
     )  # fmt: skip
 
 
+_files = itertools.count()
+
+
 class StepSummaries:
     """Writes what steps take for TensorBoard, averaged since it was last written.
 
@@ -118,8 +123,12 @@ class StepSummaries:
         self._writer: Any = None
 
     def begin(self) -> None:
+        if self._writer is not None:  # of a training that was interrupted
+            self._writer.close()
+        # Two writers of the same second would write to one file, the second over the first.
+        suffix = f".{os.getpid()}.{next(_files)}"
         with tf.Graph().as_default():  # eagerly TensorFlow makes no such writer
-            self._writer = tf.compat.v1.summary.FileWriter(self._folder)
+            self._writer = tf.compat.v1.summary.FileWriter(self._folder, filename_suffix=suffix)
         self._taken = metrics()
 
     def step(self) -> None:

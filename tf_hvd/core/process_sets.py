@@ -276,7 +276,8 @@ def _sets_of_communicators(comm: Any) -> tuple[list[int], list[list[int]]]:
     code, lists, text = _native.gather_ranks(mine)
     _check(code, text)
     # Each once, in the order of first sight.
-    sets = [*map(list, dict.fromkeys(tuple(sorted(ranks)) for ranks in lists if ranks))]
+    distinct = dict.fromkeys(tuple(sorted(ranks)) for ranks in lists if ranks)
+    sets = [list(ranks) for ranks in distinct]
     # All ranks see the same lists, so all of them raise or none.
     for rank, ranks in enumerate(lists):
         if _communicators.FOREIGN in ranks:

@@ -44,7 +44,7 @@ class Writer:
     """Writes this rank's commits. Its thread ends with the process.
 
     Args:
-        place: which of the ranks that write a file into this store; None: it writes none.
+        place: which of the ranks that write a file into the machine's store; None: it writes none.
         restored: the commit that the job goes on from; 0: from none.
         folder: gets some commits, besides.
     """

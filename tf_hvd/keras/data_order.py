@@ -16,7 +16,7 @@ from tf_hvd.core.tensorflow_hooks import tf_variable
 
 class _Done(threading.local):
     batches = 0
-    """That the next epoch of this thread leaves out. When it has begun, it has: or Keras cannot."""
+    """How many the next epoch of this thread leaves out: 0 once it has begun, or Keras cannot."""
     uneven = False
     """Whether an epoch of this thread's `fit` may have another number of them than the first."""
 

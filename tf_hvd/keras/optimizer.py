@@ -47,7 +47,7 @@ class _Wrapping:
     given: Given = dataclasses.field(default_factory=Given)
 
     def wrap(self, optimizer: Any) -> None:
-        """Hooks `optimizer`, or all that are inside of it; none of them is hooked already."""
+        """Hooks `optimizer`, or all that are inside of it; raises if one is hooked already."""
         inner = compat.inner_optimizers(optimizer)
         if inner is None:
             self._wrap_leaf(optimizer)

@@ -113,7 +113,7 @@ class BackupAndRestore(FollowsData):
     @staticmethod
     def methods_around(base: Any) -> dict[str, Any]:
         found = {name: _and_states(base, name) for name in compat.SAVES if hasattr(base, name)}
-        if hasattr(base, compat.ASKED_BY_TF_KERAS):  # tf_keras' asks for batches only to write then
+        if hasattr(base, compat.ASKED_BY_TF_KERAS):  # tf_keras' own only if it writes then
             found[compat.ASKED_BY_TF_KERAS] = lambda self: True
         return found
 

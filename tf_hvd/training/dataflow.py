@@ -74,6 +74,10 @@ def _is_small(constant: Any) -> bool:
     return not value.tensor_shape.dim or tf.as_dtype(value.dtype).is_integer
 
 
+def _gives_numbers(op: Any) -> bool:
+    return bool(op.outputs) and all(each.shape.num_elements() == 1 for each in op.outputs)
+
+
 class _Flow:
     """Nodes, and what is upstream of them. Subclasses find nodes by their keys."""
 
@@ -202,7 +206,7 @@ class Library:
     def body(self, name: str) -> Any:
         if name not in self._bodies:
             if name not in self.definitions():
-                return _Unknown
+                return _UNKNOWN
             self._bodies[name] = _Body(self, self.definitions()[name])
             self._bodies[name].look()
         return self._bodies[name]
@@ -212,6 +216,9 @@ class _Unknown:
     """A function that is in no library: nothing is known of it."""
 
     backward = reduces = meets = reduces_gradients = False
+
+
+_UNKNOWN = _Unknown()
 
 
 class Tracing(_Flow):
@@ -289,9 +296,7 @@ class Tracing(_Flow):
     def _of(self, gradient: Any, small: bool) -> str:
         found = "elsewhere"
         for key, node in self.upstream([gradient.op], set()):
-            if self.reduces_at(node) and (
-                small or not key.outputs or any(x.shape.num_elements() != 1 for x in key.outputs)
-            ):
+            if self.reduces_at(node) and (small or not _gives_numbers(key)):
                 return "reduced"
             if self._is_backward(node):
                 found = "backward"

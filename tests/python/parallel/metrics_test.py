@@ -1,6 +1,7 @@
 """What collectives have taken, while programs run."""
 
 import pathlib
+import threading
 import time
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tf_hvd as hvd
+from tf_hvd.core.metrics import StepSummaries
 from tf_hvd.keras import DistributedOptimizer, callbacks
 
 STEPS = 12
@@ -101,21 +103,32 @@ def test_the_callback_writes_them_for_tensorboard(folder, rank, size):
     keras = tf.keras
     model = keras.Sequential([keras.layers.Input([8]), keras.layers.Dense(4)])
     model.compile(DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
-    model.fit(
-        np.ones([64, 8]), np.ones([64, 4]), batch_size=4, epochs=2, verbose=0,
-        callbacks=[
-            callbacks.BroadcastGlobalVariablesCallback(0),
-            callbacks.CollectiveMetrics(folder, update_freq=4),
-        ],
-    )  # fmt: skip
+    asked = [
+        callbacks.BroadcastGlobalVariablesCallback(0),
+        callbacks.CollectiveMetrics(folder, update_freq=4),
+    ]
+    for _ in range(2):
+        model.fit(
+            np.ones([64, 8]), np.ones([64, 4]), batch_size=4, epochs=2, verbose=0, callbacks=asked
+        )
     if size == 1:
         return
     found = scalars_of(f"{folder}/rank-{rank}")
-    assert len(found["tf_hvd/bytes"]) == 8  # what `fit` asks at its end is no step
+    # The second fit does not write over the first. What `fit` asks at its end is no step.
+    assert len(found["tf_hvd/bytes"]) == 16
     # The first steps also have what `fit` asks once.
     assert found["tf_hvd/bytes"][-1] >= 4 * (8 * 4 + 4)
     assert all(value > 0 for value in found["tf_hvd/step_ms"])
     assert set(found) >= {f"tf_hvd/{name}" for name in ("collective_ms", "exposed_share")}
+
+
+def test_a_training_that_was_interrupted_leaves_no_thread(folder):
+    summaries = StepSummaries(folder, 1)
+    summaries.begin()
+    before = threading.active_count()
+    for _ in range(5):
+        summaries.begin()
+    assert threading.active_count() == before
 
 
 def test_the_hook_writes_them_for_tensorboard(folder, rank):

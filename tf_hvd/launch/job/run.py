@@ -68,7 +68,7 @@ def start_once(
     home: Home,
     beside: watching.Beside | None = None,
 ) -> End:
-    """Starts the program that `options`, of `tf_hvd run`, name, and waits for its end.
+    """Starts the program that the options of `tf_hvd run` name, and waits for its end.
 
     Raises:
         UsageError: the job cannot be started as asked.

@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 if __name__ == "__main__":  # the folder stands for the package, whose own file loads TensorFlow
-    sys.modules["tf_hvd"] = package = types.ModuleType("tf_hvd")
+    package = types.ModuleType("tf_hvd")
+    sys.modules["tf_hvd"] = package
     package.__path__ = [os.path.join(os.path.dirname(__file__), "..", "..")]
 
 from tf_hvd.core import contract, files, messages
