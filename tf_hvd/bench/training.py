@@ -114,7 +114,7 @@ class StepTimes:
 
 
 def measure_steps(kind: str, plan: Plan, job: RunningJob) -> StepTimes:
-    """Times the three in turns, the same number of times. The plan's number of calls is not used."""
+    """Times the three in turns, equally often. The plan's number of calls is not used."""
     makers = {"keras": _keras_step, "tape": _tape_step}
     model = _model()
     weights = model.trainable_variables

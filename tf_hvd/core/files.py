@@ -5,7 +5,8 @@ end, a link to somebody else's file, or a file that takes all memory. Readers re
 file, and what is too large. Writers make a new file under a name that nobody can guess, and give it
 its own name when it is whole.
 
-The standard library alone, and none of this package: an isolated Python that runs a file imports it.
+The standard library alone, and none of this package: an isolated Python that runs a file imports
+it.
 """
 
 from __future__ import annotations

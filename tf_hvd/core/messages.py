@@ -3,7 +3,8 @@
 A frame is the length of a text, the text (JSON, an object with `do`, and with `bytes`, the length
 of the load), the load, and a newline: srun hands on whole lines. Over a socket files may go along.
 
-The standard library alone, and none of this package: an isolated Python that runs a file imports it.
+The standard library alone, and none of this package: an isolated Python that runs a file imports
+it.
 """
 
 from __future__ import annotations

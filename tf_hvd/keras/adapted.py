@@ -153,7 +153,7 @@ def _follow_variables(broadcast: Sequence[Any]) -> None:
 
 
 def _after_broadcast(process_set: ProcessSet, broadcast: Sequence[Any]) -> None:
-    """Has layers follow their variables, and compares those of all ranks; raises as `check` does."""
+    """Has layers follow their variables, and compares all ranks'; raises as `check` does."""
     _follow_variables(broadcast)  # by itself: what it holds could not be freed in `check`
     if not (agreement.takes_part(process_set) and guard.watches()):
         return
