@@ -1,5 +1,5 @@
 // The kernels of device_sums.h on the host, block by block and thread by
-// thread; and the CPU's own loops, which have the same bits.
+// thread.
 #include "compute/device_sums.h"
 
 #include <gtest/gtest.h>
@@ -12,8 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "compute/sum_rows_cpu.h"
-#include "tests/compute/flushed_denormals.h"
 #include "tests/gpu/software_sums.h"
 
 namespace tf_hvd {
@@ -76,19 +74,6 @@ std::vector<T> Launch(const std::string& kernel, const std::vector<T>& values,
   return sums;
 }
 
-// In two parts, as several threads would.
-template <typename T>
-std::vector<T> SumOnCpu(const std::vector<T>& values, const Listed& listed,
-                        int64_t columns) {
-  std::vector<T> sums;
-  const SumRowsArguments arguments =
-      ArgumentsFor(values, listed, columns, &sums);
-  const int64_t middle = arguments.sum_count / 2;
-  SumRowsOnCpu<T>(arguments, middle, arguments.sum_count);
-  SumRowsOnCpu<T>(arguments, 0, middle);
-  return sums;
-}
-
 template <typename T>
 bool SameBits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() &&
@@ -127,8 +112,6 @@ void CheckRandom(const std::string& kernel) {
           << blocks << " blocks of " << threads;
     }
   }
-  EXPECT_TRUE(
-      SameBits(SumOnCpu(values, List(places, kCount), kColumns), expected));
 }
 
 TEST(DeviceSums, OfUint8) { CheckRandom<uint8_t>("tf_hvd_sum_rows_uint8"); }
@@ -157,28 +140,6 @@ TEST(DeviceSums, NegativeZerosAreAddedToZero) {
   const auto sums = Launch("tf_hvd_sum_rows_float32", std::vector<float>{-0.0f},
                            List({0}, 1), 1, 1, 32);
   EXPECT_FALSE(std::signbit(sums[0]));
-}
-
-// Sums that were zero on threads of TensorFlow, and not on a GPU.
-template <typename T>
-void CheckDenormals(const std::string& kernel) {
-  constexpr T kStep = std::numeric_limits<T>::denorm_min();
-  std::vector<T> values;
-  for (int i = 0; i < 300; ++i) values.push_back(static_cast<T>(i) * kStep);
-  const Listed listed = List({0, 1, 0, 1, 1, 0}, 2);  // rows of 50
-  std::vector<T> sums;
-  {
-    const FlushedDenormals flushed;
-    sums = SumOnCpu(values, listed, 50);
-    EXPECT_TRUE(flushed.flushes());
-  }
-  EXPECT_TRUE(SameBits(sums, Launch(kernel, values, listed, 50, 1, 32)));
-  EXPECT_EQ(sums[0], static_cast<T>(0 + 100 + 250) * kStep);
-}
-
-TEST(SumRowsOnCpu, ThreadsThatFlushDenormalsGetTheSameBits) {
-  CheckDenormals<float>("tf_hvd_sum_rows_float32");
-  CheckDenormals<double>("tf_hvd_sum_rows_float64");
 }
 
 // Numbers that lead out of the memory are not followed.
