@@ -54,28 +54,28 @@ TEST(MpiCanDo, SumsAndWhatMovesBytes) {
 TEST(GpuSumPlan, PartsAreExchangedAddedAndGathered) {
   EXPECT_EQ(TextByMpi(Allreduce({8}, Sum(DType::kFloat32))),
             "copy_8 x1, alltoall >8 >8 >8 >8 <8 <8 <8 <8, "
-            "sum_rows_float32 4x2, allgather 8 uint8, copy_8 x1");
+            "sum_float32 4x2, allgather 8 uint8, copy_8 x1");
 }
 
 // The last part is filled up with what nobody looks at.
 TEST(GpuSumPlan, TensorsTogetherAreOneRun) {
   EXPECT_EQ(TextByMpi(Allreduce({3, 4}, Sum(DType::kInt64), 3)),
             "copy_8 x2, alltoall >24 >24 >24 <24 <24 <24, "
-            "sum_rows_uint64 3x3, allgather 24 uint8, copy_8 x2");
+            "sum_uint64 3x3, allgather 24 uint8, copy_8 x2");
 }
 
 TEST(GpuSumPlan, KernelsAreThoseOfTheNumbersParts) {
   const auto kernel_of = [](DType dtype) {
     const std::string text = TextByMpi(Allreduce({8}, Sum(dtype)));
-    const size_t begin = text.find("sum_rows_");
+    const size_t begin = text.find("sum_");
     return text.substr(begin, text.find(',', begin) - begin);
   };
-  EXPECT_EQ(kernel_of(DType::kInt8), "sum_rows_uint8 4x2");
-  EXPECT_EQ(kernel_of(DType::kUint16), "sum_rows_uint16 4x2");
-  EXPECT_EQ(kernel_of(DType::kInt32), "sum_rows_uint32 4x2");
-  EXPECT_EQ(kernel_of(DType::kFloat64), "sum_rows_float64 4x2");
-  EXPECT_EQ(kernel_of(DType::kComplex64), "sum_rows_float32 4x4");
-  EXPECT_EQ(kernel_of(DType::kComplex128), "sum_rows_float64 4x4");
+  EXPECT_EQ(kernel_of(DType::kInt8), "sum_uint8 4x2");
+  EXPECT_EQ(kernel_of(DType::kUint16), "sum_uint16 4x2");
+  EXPECT_EQ(kernel_of(DType::kInt32), "sum_uint32 4x2");
+  EXPECT_EQ(kernel_of(DType::kFloat64), "sum_float64 4x2");
+  EXPECT_EQ(kernel_of(DType::kComplex64), "sum_float32 4x4");
+  EXPECT_EQ(kernel_of(DType::kComplex128), "sum_float64 4x4");
 }
 
 // The sum is rounded once, with all factors behind it.
@@ -83,7 +83,7 @@ TEST(GpuSumPlan, HalfPrecisionsAreAddedInFloat32) {
   ReduceOptions mean = {DType::kBfloat16, ReduceOp::kAverage, 2, 3, 1};
   EXPECT_EQ(TextByMpi(Allreduce({8}, mean)),
             "scale_bfloat16 x1 *2, alltoall >4 >4 >4 >4 <4 <4 <4 <4, "
-            "cast_bfloat16_float32 x1, sum_rows_float32 4x2, "
+            "cast_bfloat16_float32 x1, sum_float32 4x2, "
             "cast_float32_bfloat16 x1 *3 /4, allgather 4 uint8, copy_8 x1");
 }
 
@@ -91,7 +91,7 @@ TEST(GpuSumPlan, OthersAreScaledWhenTheyAreUnpacked) {
   ReduceOptions mean = {DType::kInt32, ReduceOp::kAverage, 2, 3, 1};
   EXPECT_EQ(TextByMpi(Allreduce({8}, mean)),
             "scale_int32 x1 *2, alltoall >8 >8 >8 >8 <8 <8 <8 <8, "
-            "sum_rows_uint32 4x2, allgather 8 uint8, scale_int32 x1 *3 /4");
+            "sum_uint32 4x2, allgather 8 uint8, scale_int32 x1 *3 /4");
 }
 
 TEST(GpuSumPlan, CompressedTensorsTravelAsHalfPrecisions) {
@@ -99,14 +99,14 @@ TEST(GpuSumPlan, CompressedTensorsTravelAsHalfPrecisions) {
   spec.stored = DType::kFloat32;
   EXPECT_EQ(TextByMpi(spec),
             "narrow_float16 x1, alltoall >4 >4 >4 >4 <4 <4 <4 <4, "
-            "cast_float16_float32 x1, sum_rows_float32 4x2, "
+            "cast_float16_float32 x1, sum_float32 4x2, "
             "cast_float32_float16 x1, allgather 4 uint8, widen_float16 x1");
 }
 
 // Without a gather.
 TEST(GpuSumPlan, ReducescatterKeepsItsPart) {
   EXPECT_EQ(TextByMpi(Reducescatter({3, 2}, DType::kFloat32), 1),
-            "copy_4 x2, alltoall >12 >12 <12 <12, sum_rows_float32 2x3, "
+            "copy_4 x2, alltoall >12 >12 <12 <12, sum_float32 2x3, "
             "copy_4 x1");
 }
 
@@ -155,7 +155,7 @@ const char* EndOf(const GpuStep& step, int ranks) {
     const size_t digits = sum->kernel.find_last_not_of("0123456789") + 1;
     const int64_t bytes = std::stoi(sum->kernel.substr(digits)) / 8;
     return static_cast<char*>(sum->arguments.sums) +
-           sum->arguments.columns * bytes;
+           sum->arguments.count * bytes;
   }
   const auto& move = std::get<GpuMove>(step);
   const bool widens = move.kernel.rfind("_float32") != std::string::npos;

@@ -40,7 +40,8 @@ def _bounded_order(indices: Any) -> tuple[Any, Any, Any, Any]:
     counts = tf.math.unsorted_segment_sum(tf.ones_like(places, tf.int64), places, count)
     unique = tf.math.unsorted_segment_max(ordered, places, count)
     unique = tf.where(counts > 0, unique, tf.reduce_max(indices))
-    places = tf.gather(places, tf.math.invert_permutation(order))
+    # XLA inverts no permutation that depends on a collective's result.
+    places = tf.scatter_nd(order[:, tf.newaxis], places, count[tf.newaxis])
     return tf.cast(order, tf.int64), tf.cumsum(counts), places, unique
 
 
