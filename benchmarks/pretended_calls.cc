@@ -100,10 +100,6 @@ class PretendedCalls : public CompiledCalls {
   Status Number(std::string_view, int32_t, void*, int32_t*) override {
     return NotPretended();
   }
-  Status SumRows(DType, const Buffer&, const Buffer&, const Buffer&,
-                 const Buffer&, int64_t) override {
-    return NotPretended();
-  }
   int64_t Fingerprint(const void*, size_t) override { return 0; }
   Status Verdict(std::string_view, const bool*, size_t, bool*) override {
     return NotPretended();

@@ -47,7 +47,7 @@ PLAIN_FUNCTIONS = {
 }
 # Computes on one rank alone: no row of the table.
 LOCAL = {
-    "HorovodSumRows", "HorovodFingerprints", "HorovodVerdict",
+    "HorovodFingerprints", "HorovodVerdict",
     "HorovodBroadcastNumber", "HorovodIdentify", "HorovodCountReduction",
 }  # fmt: skip
 NOTES = {

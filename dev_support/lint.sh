@@ -26,7 +26,7 @@ checkout_files() {
 
 # The files of kernels/ without a header of TensorFlow. All mutexes of kernels/ are in them.
 readonly KERNELS=(
-  kernels/{huge_pages,local_checks,on_gpu,sum_rows,topology,verdict}.cc
+  kernels/{huge_pages,local_checks,on_gpu,topology,verdict}.cc
   kernels/xla/{compiled_call,compiled_calls,started_call,step_threads}.cc
 )
 

@@ -72,8 +72,6 @@ class Lines : public TraceForm {
   void Track(int track, std::string_view name, std::string* /*out*/) override {
     lines_[track].name = "tf_hvd " + std::string(name);
   }
-  void CounterTrack(int, std::string_view, std::string_view,
-                    std::string*) override {}
   void Spans(int track, const std::vector<TraceSpan>& spans,
              std::string* /*out*/) override {
     for (const TraceSpan& span : spans) {
@@ -85,7 +83,8 @@ class Lines : public TraceForm {
     }
   }
   void Instant(int, std::string_view, int64_t, std::string*) override {}
-  void Counter(int, int64_t, int64_t, std::string*) override {}
+  void Counter(std::string_view, std::string_view, int64_t, int64_t,
+               std::string*) override {}
 
   void AddTo(XPlane* plane) const {
     Names events(plane->mutable_event_metadata());

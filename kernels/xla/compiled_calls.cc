@@ -12,7 +12,6 @@
 #include "base/mutex.h"
 #include "kernels/local_checks.h"
 #include "kernels/on_gpu.h"
-#include "kernels/sum_rows.h"
 #include "kernels/topology.h"
 #include "kernels/verdict.h"
 #include "kernels/xla/started_call.h"
@@ -252,12 +251,6 @@ class Calls final : public CompiledCalls {
     return LeaveIfFailed(Tell(which, set, stream, value));
   }
 
-  Status SumRows(DType dtype, const Buffer& values, const Buffer& order,
-                 const Buffer& ends, const Buffer& sums,
-                 int64_t columns) override {
-    return LeaveIfFailed(Sum(dtype, values, order, ends, sums, columns));
-  }
-
   Status Verdict(std::string_view verdict, const bool* wrong, size_t count,
                  bool* passed) override {
     return LeaveIfFailed(Judge(verdict, wrong, count, passed));
@@ -302,24 +295,6 @@ class Calls final : public CompiledCalls {
     std::shared_ptr<GpuDevice> device;
     TF_HVD_RETURN_IF_ERROR(FindDevice(*runtime, stream, kWhere, &device));
     return device->Store(static_cast<CudaStream>(stream), value, number);
-  }
-
-  Status Sum(DType dtype, const Buffer& values, const Buffer& order,
-             const Buffer& ends, const Buffer& sums, int64_t columns) const {
-    SumWay way;
-    TF_HVD_RETURN_IF_ERROR(FindSumWay(dtype, &way));
-    SumRowsArguments arguments{};
-    arguments.values = values.data;
-    arguments.order = static_cast<const int64_t*>(order.data);
-    arguments.ends = static_cast<const int64_t*>(ends.data);
-    arguments.sums = sums.data;
-    arguments.rows = order.count;
-    arguments.sum_count = ends.count;
-    arguments.columns = columns * way.parts;
-    if (arguments.sum_count * arguments.columns == 0) return Status::Ok();
-    TF_HVD_RETURN_IF_ERROR(CheckOrder(arguments));
-    way.sum(arguments, 0, arguments.sum_count);
-    return Status::Ok();
   }
 
   Status Judge(std::string_view verdict, const bool* wrong, size_t count,

@@ -73,12 +73,6 @@ class CompiledCalls {
   virtual Status Number(std::string_view which, int32_t set, void* stream,
                         int32_t* value) = 0;
 
-  // HorovodSumRows. `values` and `sums` are of whole rows, `columns` elements
-  // each.
-  virtual Status SumRows(DType dtype, const Buffer& values, const Buffer& order,
-                         const Buffer& ends, const Buffer& sums,
-                         int64_t columns) = 0;
-
   // HorovodFingerprints, of one tensor.
   virtual int64_t Fingerprint(const void* data, size_t bytes) = 0;
 

@@ -114,13 +114,6 @@ ffi::Error Number(std::string_view op, int64_t set,
   return NumberOn(nullptr, op, set, number);
 }
 
-ffi::Error SumRows(int64_t dtype, int64_t columns, ffi::RemainingArgs arguments,
-                   ffi::RemainingRets results) {
-  return ToXla(calls_of_process->SumRows(
-      static_cast<DType>(dtype), Argument(arguments, 0), Argument(arguments, 1),
-      Argument(arguments, 2), Result(results, 0), columns));
-}
-
 ffi::Error Fingerprints(ffi::BufferR0<ffi::PRED> wanted,
                         ffi::RemainingArgs values,
                         ffi::ResultBufferR1<ffi::S64> fingerprints) {
@@ -169,12 +162,6 @@ auto AsNumber(Binding&& first) {
       .template Ret<ffi::BufferR0<ffi::S32>>();
 }
 
-XLA_FFI_DEFINE_HANDLER(kSumRows, SumRows,
-                       ffi::Ffi::Bind()
-                           .Attr<int64_t>("dtype")
-                           .Attr<int64_t>("columns")
-                           .RemainingArgs()
-                           .RemainingRets());
 XLA_FFI_DEFINE_HANDLER(kFingerprints, Fingerprints,
                        ffi::Ffi::Bind()
                            .Arg<ffi::BufferR0<ffi::PRED>>()
@@ -225,7 +212,6 @@ std::string RegisterHandlers(const XLA_FFI_Api* api, CompiledCalls* calls) {
       {kStartTarget, kStart, kStartOn},
       {kEndTarget, kEnd, kEndOn},
       {kNumberTarget, kNumber, kNumberOn},
-      {kSumRowsTarget, kSumRows, nullptr},
       {kFingerprintsTarget, kFingerprints, nullptr},
       {kVerdictTarget, kVerdict, nullptr},
   };

@@ -6,7 +6,6 @@
 //   tf_hvd_start         tensors [, step] [, loop]  tensors, outputs, ticket
 //   tf_hvd_end           tensors, outputs, ticket   tensors or outputs, ticket
 //   tf_hvd_number        -                          number
-//   tf_hvd_sum_rows      values, order, ends        sums
 //   tf_hvd_fingerprints  values                     fingerprints
 //   tf_hvd_verdict       wrong                      passed
 //
@@ -30,7 +29,6 @@ namespace tf_hvd {
 inline constexpr char kStartTarget[] = "tf_hvd_start";
 inline constexpr char kEndTarget[] = "tf_hvd_end";
 inline constexpr char kNumberTarget[] = "tf_hvd_number";
-inline constexpr char kSumRowsTarget[] = "tf_hvd_sum_rows";
 inline constexpr char kFingerprintsTarget[] = "tf_hvd_fingerprints";
 inline constexpr char kVerdictTarget[] = "tf_hvd_verdict";
 

@@ -349,40 +349,6 @@ class NumberKernel final : public tf::XlaOpKernel {
   int32_t set_ = kWorldSet;
 };
 
-// On a GPU such sums are made of TensorFlow's ops (collectives/row_sums.py).
-class SumRowsKernel final : public tf::XlaOpKernel {
- public:
-  explicit SumRowsKernel(tf::OpKernelConstruction* ctx) : XlaOpKernel(ctx) {
-    OP_REQUIRES(
-        ctx, !IsOnGpu(*ctx),
-        absl::UnimplementedError("HorovodSumRows has no kernel for GPUs"));
-    OP_REQUIRES_OK(ctx, ToTensorFlow(ToDType(ctx->input_type(0), &dtype_)));
-  }
-
-  void Compile(tf::XlaOpKernelContext* ctx) override {
-    const absl::StatusOr<xla::Shape> values = ctx->InputXlaShape(0);
-    OP_REQUIRES_OK(ctx, values.status());
-    const absl::StatusOr<xla::Shape> ends = ctx->InputXlaShape(2);
-    OP_REQUIRES_OK(ctx, ends.status());
-    xla::Shape sums = *values;
-    int64_t columns = 1;
-    for (size_t i = 1; i < sums.dimensions().size(); ++i) {
-      columns *= sums.dimensions(static_cast<int>(i));
-    }
-    sums.set_dimensions(0, ends->dimensions(0));
-    const std::string attributes =
-        absl::StrCat("{dtype = ", static_cast<int>(dtype_),
-                     " : i64, columns = ", columns, " : i64}");
-    ctx->SetOutput(0, WriteCall(ctx->builder(), kSumRowsTarget,
-                                {ctx->Input(0), ctx->Input(1), ctx->Input(2)},
-                                sums, attributes,
-                                /*has_side_effect=*/false));
-  }
-
- private:
-  DType dtype_ = DType::kFloat32;
-};
-
 // On a GPU there are none, for the host would have to wait for the device.
 class FingerprintsKernel final : public tf::XlaOpKernel {
  public:
@@ -456,7 +422,6 @@ constexpr std::pair<const char*, Maker> kMakers[] = {
     {"HorovodBarrier", MakeBarrier},
     {"HorovodBroadcastInplaceResource", Make<BroadcastInplaceKernel>},
     {"HorovodJoin", Make<JoinKernel>},
-    {"HorovodSumRows", Make<SumRowsKernel>},
     {"HorovodFingerprints", Make<FingerprintsKernel>},
     {"HorovodVerdict", Make<VerdictKernel>},
 };

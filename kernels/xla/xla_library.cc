@@ -72,7 +72,6 @@ constexpr const char* kOps[] = {
     "HorovodBroadcastInplaceResource",
     "HorovodBarrier",
     "HorovodJoin",
-    "HorovodSumRows",
     "HorovodFingerprints",
     "HorovodVerdict",
     "HorovodSize",

@@ -46,17 +46,15 @@ class TraceForm {
   virtual void Begin(const TraceHead& head, std::string* out) = 0;
   // Of a number that is this trace's own, from 0; told again in each file.
   virtual void Track(int track, std::string_view name, std::string* out) = 0;
-  // `unit`: "bytes", "ns" or "count".
-  virtual void CounterTrack(int track, std::string_view name,
-                            std::string_view unit, std::string* out) = 0;
   // What holds others comes before those; times never go back otherwise, and a
   // span that is held ends no later than what holds it.
   virtual void Spans(int track, const std::vector<TraceSpan>& spans,
                      std::string* out) = 0;
   virtual void Instant(int track, std::string_view name, int64_t time_ns,
                        std::string* out) = 0;
-  virtual void Counter(int track, int64_t time_ns, int64_t value,
-                       std::string* out) = 0;
+  // `unit`: "bytes", "ns" or "count".
+  virtual void Counter(std::string_view name, std::string_view unit,
+                       int64_t time_ns, int64_t value, std::string* out) = 0;
 };
 
 // Chrome's JSON array of events. It may end anywhere: viewers need no bracket.

@@ -26,10 +26,6 @@ namespace {
 
 constexpr int kTensorFlowTrack = 1;
 constexpr int kCycleTrack = 2;
-constexpr int kBytesTrack = 3;
-constexpr int kUnderWayTrack = 4;
-constexpr int kDroppedTrack = 5;
-constexpr int kClockTrack = 6;
 // Of the first track of a group.
 constexpr int kLanes = 10'000;
 // Phases of an operation that no call of this rank has are kept for so long.
@@ -63,16 +59,10 @@ TraceBuilder::TraceBuilder(TraceHead head, const Recorder* recorder,
       reader_(recorder) {
   agreement_.first = kLanes;
   agreement_.name = "agreement";
-  bytes_.track = kBytesTrack;
-  under_way_.track = kUnderWayTrack;
 }
 
 void TraceBuilder::Begin(std::string* out) {
   form_->Begin(head_, out);
-  form_->CounterTrack(kBytesTrack, "bytes in flight", "bytes", out);
-  form_->CounterTrack(kUnderWayTrack, "operations in flight", "count", out);
-  form_->CounterTrack(kDroppedTrack, "events dropped", "count", out);
-  form_->CounterTrack(kClockTrack, "error of the clock", "ns", out);
   told_dropped_ = 0;
   told_error_ns_ = 0;
   for (const auto& [track, name] : told_) form_->Track(track, name, out);
@@ -96,12 +86,13 @@ void TraceBuilder::Build(int64_t offset_ns, int64_t error_ns,
   PutCounter(&under_way_, out);
   if (dropped() != told_dropped_) {
     told_dropped_ = dropped();
-    form_->Counter(kDroppedTrack, At(reader_.horizon_ns()),
+    form_->Counter("events dropped", "count", At(reader_.horizon_ns()),
                    static_cast<int64_t>(told_dropped_), out);
   }
   if (error_ns != told_error_ns_) {
     told_error_ns_ = error_ns;
-    form_->Counter(kClockTrack, At(reader_.horizon_ns()), error_ns, out);
+    form_->Counter("error of the clock", "ns", At(reader_.horizon_ns()),
+                   error_ns, out);
   }
 }
 
@@ -246,7 +237,8 @@ void TraceBuilder::PutCounter(Counter* counter, std::string* out) {
          changes.erase(changes.begin())) {
       counter->value += changes.begin()->second;
     }
-    form_->Counter(counter->track, At(time_ns), counter->value, out);
+    form_->Counter(counter->name, counter->unit, At(time_ns), counter->value,
+                   out);
   }
 }
 

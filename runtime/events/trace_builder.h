@@ -66,9 +66,10 @@ class TraceBuilder {
   };
   // What is in flight.
   struct Counter {
-    int track = 0;
+    const char* name;
+    const char* unit;
     int64_t value = 0;
-    std::multimap<int64_t, int64_t> changes;  // by time, still to be told
+    std::multimap<int64_t, int64_t> changes{};  // by time, still to be told
   };
   struct Operation {
     std::vector<RecordedCall> calls;
@@ -102,8 +103,8 @@ class TraceBuilder {
   Lanes agreement_;
   std::map<std::string, Lanes> backends_;
   std::map<int, std::string> told_;  // tracks
-  Counter bytes_;
-  Counter under_way_;
+  Counter bytes_{"bytes in flight", "bytes"};
+  Counter under_way_{"operations in flight", "count"};
   std::set<int64_t> cycles_;  // of which something was seen lately
 };
 

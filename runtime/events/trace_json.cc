@@ -61,13 +61,6 @@ class TraceJson final : public TraceForm {
     out->append("\"sort_index\":" + std::to_string(track) + "}},\n");
   }
 
-  void CounterTrack(int track, std::string_view name, std::string_view unit,
-                    std::string* /*out*/) override {
-    const auto place = static_cast<size_t>(track);
-    if (counters_.size() <= place) counters_.resize(place + 1);
-    counters_[place] = {std::string(name), std::string(unit)};
-  }
-
   void Spans(int track, const std::vector<TraceSpan>& spans,
              std::string* out) override {
     for (const TraceSpan& span : spans) {
@@ -85,9 +78,8 @@ class TraceJson final : public TraceForm {
     out->append(",\"s\":\"p\"},\n");
   }
 
-  void Counter(int track, int64_t time_ns, int64_t value,
-               std::string* out) override {
-    const auto& [name, unit] = counters_[static_cast<size_t>(track)];
+  void Counter(std::string_view name, std::string_view unit, int64_t time_ns,
+               int64_t value, std::string* out) override {
     Event('C', name, time_ns, 0, out);
     out->append(",\"args\":{");
     PutText(unit, out);
@@ -130,7 +122,6 @@ class TraceJson final : public TraceForm {
   }
 
   std::string rank_;
-  std::vector<std::pair<std::string, std::string>> counters_;  // by track
 };
 
 }  // namespace

@@ -80,11 +80,6 @@ class CallsOfThread final : public CompiledCalls {
                 int32_t* value) override {
     return own->Number(which, set, stream, value);
   }
-  Status SumRows(DType dtype, const Buffer& values, const Buffer& order,
-                 const Buffer& ends, const Buffer& sums,
-                 int64_t columns) override {
-    return own->SumRows(dtype, values, order, ends, sums, columns);
-  }
   int64_t Fingerprint(const void* data, size_t bytes) override {
     return own->Fingerprint(data, bytes);
   }

@@ -1,6 +1,5 @@
 #include "tests/gpu/device_sums_check.h"
 
-#include <algorithm>
 #include <cstring>
 #include <random>
 #include <string>
@@ -11,11 +10,6 @@
 
 namespace tf_hvd {
 namespace {
-
-template <typename T>
-T* As(char* memory) {
-  return reinterpret_cast<T*>(memory);
-}
 
 // What the device made of its copy against what the host made of its own.
 Status Compare(DeviceSide* side, Mirror* memory, const std::string& what) {
@@ -42,56 +36,30 @@ void DrawNumbers(const SoftwareSums& kernel, Mirror* memory,
   }
 }
 
-// Some sums of no rows, some of one, some of many.
-Status CheckRowSums(DeviceSide* side, const SoftwareSums& kernel,
-                    int64_t columns, std::mt19937_64* random) {
-  constexpr int64_t kRows = 3000;
-  constexpr int64_t kSums = 200;
-  const auto bytes = static_cast<size_t>(columns) * kernel.element_bytes;
-  Mirror values(kRows * bytes + 8);
-  Mirror order(kRows * sizeof(int64_t));
-  Mirror ends(kSums * sizeof(int64_t));
-  Mirror sums(kSums * bytes);
-  DrawNumbers(kernel, &values, random);
-  auto* const numbers = As<int64_t>(order.host());
-  for (int64_t i = 0; i < kRows; ++i) numbers[i] = i;
-  std::shuffle(numbers, numbers + kRows, *random);
-  auto* const last = As<int64_t>(ends.host());
-  for (int64_t i = 0; i < kSums; ++i) {
-    last[i] = static_cast<int64_t>((*random)() % kRows);
-  }
-  std::sort(last, last + kSums);
-  last[kSums - 1] = kRows;
-  for (Mirror* memory : {&values, &order, &ends, &sums}) {
+Status CheckSum(DeviceSide* side, const SoftwareSums& kernel, int64_t count,
+                std::mt19937_64* random) {
+  constexpr int64_t kRanks = 9;
+  const auto bytes = static_cast<size_t>(count) * kernel.element_bytes;
+  Mirror vectors(kRanks * bytes + 8);
+  Mirror sums(bytes);
+  DrawNumbers(kernel, &vectors, random);
+  for (Mirror* memory : {&vectors, &sums}) {
     TF_HVD_RETURN_IF_ERROR(memory->Open(side));
   }
-  const auto at = [&](bool there) {
-    const auto of = [there](Mirror& memory) {
-      return there ? memory.device() : memory.host();
-    };
-    return SumRowsArguments{of(values),
-                            As<int64_t>(of(order)),
-                            As<int64_t>(of(ends)),
-                            of(sums),
-                            kRows,
-                            kSums,
-                            columns};
-  };
-  SumRowsArguments there = at(true);
+  SumArguments there{vectors.device(), sums.device(), kRanks, count};
+  const SumArguments here{vectors.host(), sums.host(), kRanks, count};
   void* arguments[] = {&there};
   // Fewer blocks than there are elements: each thread takes several.
   constexpr unsigned kBlocks = 5;
   TF_HVD_RETURN_IF_ERROR(side->device()->Launch(
-      side->stream(), kernel.name, kBlocks, kSumRowsThreads, arguments));
+      side->stream(), kernel.name, kBlocks, kSumThreads, arguments));
   for (int64_t block = 0; block < kBlocks; ++block) {
-    for (int thread = 0; thread < kSumRowsThreads; ++thread) {
-      kernel.block(at(false), block, kBlocks, thread, kSumRowsThreads);
+    for (int thread = 0; thread < kSumThreads; ++thread) {
+      kernel.block(here, block, kBlocks, thread, kSumThreads);
     }
   }
   const Status same = Compare(side, &sums, kernel.name);
-  for (Mirror* memory : {&values, &order, &ends, &sums}) {
-    side->Free(memory->device());
-  }
+  for (Mirror* memory : {&vectors, &sums}) side->Free(memory->device());
   return same;
 }
 
@@ -101,8 +69,8 @@ Status CheckSums(DeviceSide* side, int* launches) {
   std::mt19937_64 random(12);
   *launches = 0;
   for (const SoftwareSums& kernel : SoftwareSumsAll()) {
-    for (const int64_t columns : {1, 7, 64}) {
-      TF_HVD_RETURN_IF_ERROR(CheckRowSums(side, kernel, columns, &random));
+    for (const int64_t count : {1, 7, 6000}) {
+      TF_HVD_RETURN_IF_ERROR(CheckSum(side, kernel, count, &random));
       ++*launches;
     }
   }

@@ -58,26 +58,26 @@ TEST(GpuSumPlan, PartsAreExchangedAddedAndGathered) {
   const std::pair<OperationSpec, std::string> kRows[] = {
       {Allreduce({8}, Sum(DType::kFloat32)),
        "copy_8 x1, " + exchange +
-           "sum_rows_float32 4x2, allgather 8 uint8, copy_8 x1"},
+           "sum_float32 4x2, allgather 8 uint8, copy_8 x1"},
       // The last part is filled up with what nobody looks at.
       {Allreduce({3, 4}, Sum(DType::kInt64), 3),
        "copy_8 x2, alltoall >24 >24 >24 <24 <24 <24, "
-       "sum_rows_uint64 3x3, allgather 24 uint8, copy_8 x2"},
+       "sum_uint64 3x3, allgather 24 uint8, copy_8 x2"},
       // The sum is rounded once, with all factors behind it.
       {Allreduce({8}, mean_of_halves),
        "scale_bfloat16 x1 *2, " + of_halves +
-           "cast_bfloat16_float32 x1, sum_rows_float32 4x2, "
+           "cast_bfloat16_float32 x1, sum_float32 4x2, "
            "cast_float32_bfloat16 x1 *3 /4, allgather 4 uint8, copy_8 x1"},
       // Others are scaled when they are unpacked.
       {Allreduce({8}, mean),
        "scale_int32 x1 *2, " + exchange +
-           "sum_rows_uint32 4x2, allgather 8 uint8, scale_int32 x1 *3 /4"},
+           "sum_uint32 4x2, allgather 8 uint8, scale_int32 x1 *3 /4"},
       {compressed,
        "narrow_float16 x1, " + of_halves +
-           "cast_float16_float32 x1, sum_rows_float32 4x2, "
+           "cast_float16_float32 x1, sum_float32 4x2, "
            "cast_float32_float16 x1, allgather 4 uint8, widen_float16 x1"},
       {Reducescatter({3, 2}, DType::kFloat32),
-       "copy_4 x2, alltoall >12 >12 <12 <12, sum_rows_float32 2x3, "
+       "copy_4 x2, alltoall >12 >12 <12 <12, sum_float32 2x3, "
        "copy_4 x1"},
       {Allreduce({0, 0}, Sum(DType::kFloat32)), ""},
       {Reducescatter({0, 0}, DType::kFloat32), ""}};

@@ -50,8 +50,8 @@ inline std::string Text(const GpuCall& call) {
 }
 
 inline std::string Text(const GpuSum& sum) {
-  return sum.kernel.substr(7) + " " + std::to_string(sum.arguments.rows) + "x" +
-         std::to_string(sum.arguments.columns);
+  return sum.kernel.substr(7) + " " + std::to_string(sum.arguments.ranks) +
+         "x" + std::to_string(sum.arguments.count);
 }
 
 inline std::string Text(const GpuMove& move) {

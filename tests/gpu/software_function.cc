@@ -23,12 +23,8 @@ Lists ListsOf(const MoveArguments& arguments) {
   return lists;
 }
 
-Lists ListsOf(const SumRowsArguments& arguments) {
-  return {
-      {arguments.order, static_cast<size_t>(arguments.rows) * sizeof(int64_t)},
-      {arguments.ends,
-       static_cast<size_t>(arguments.sum_count) * sizeof(int64_t)}};
-}
+// Sums read nothing but tensors.
+Lists ListsOf(const SumArguments&) { return {}; }
 
 void RunMove(const SoftwareKernel& kernel, SoftwareGpu* gpu,
              const MoveArguments& arguments, unsigned blocks, int threads,
@@ -61,20 +57,14 @@ void RunMove(const SoftwareKernel& kernel, SoftwareGpu* gpu,
 }
 
 void RunSums(const SoftwareSums& kernel, SoftwareGpu* gpu,
-             const SumRowsArguments& arguments, unsigned blocks, int threads,
+             const SumArguments& arguments, unsigned blocks, int threads,
              CUstream_st* stream) {
-  const auto touch = [&](const void* memory, int64_t count, size_t bytes,
-                         bool writes) {
-    return gpu->Touch(stream, memory, static_cast<size_t>(count) * bytes,
-                      writes, kernel.name);
+  const auto touch = [&](const void* memory, int64_t count, bool writes) {
+    const size_t bytes = static_cast<size_t>(count) * kernel.element_bytes;
+    return gpu->Touch(stream, memory, bytes, writes, kernel.name);
   };
-  const int64_t columns = arguments.columns;
-  if (!touch(arguments.values, arguments.rows * columns, kernel.element_bytes,
-             false) ||
-      !touch(arguments.order, arguments.rows, sizeof(int64_t), false) ||
-      !touch(arguments.ends, arguments.sum_count, sizeof(int64_t), false) ||
-      !touch(arguments.sums, arguments.sum_count * columns,
-             kernel.element_bytes, true)) {
+  if (!touch(arguments.vectors, arguments.ranks * arguments.count, false) ||
+      !touch(arguments.sums, arguments.count, true)) {
     return;
   }
   for (unsigned block = 0; block < blocks; ++block) {
@@ -106,7 +96,7 @@ std::map<std::string, SoftwareFunction> AllFunctions() {
     all[kernel.name] = FunctionOf<MoveArguments>(kernel, RunMove);
   }
   for (const SoftwareSums& kernel : SoftwareSumsAll()) {
-    all[kernel.name] = FunctionOf<SumRowsArguments>(kernel, RunSums);
+    all[kernel.name] = FunctionOf<SumArguments>(kernel, RunSums);
   }
   return all;
 }

@@ -13,20 +13,20 @@ namespace tf_hvd {
 struct SoftwareSums {
   const char* name;
   // What one thread of one block does.
-  void (*block)(const SumRowsArguments& arguments, int64_t block,
-                int64_t blocks, int thread, int threads);
+  void (*block)(const SumArguments& arguments, int64_t block, int64_t blocks,
+                int thread, int threads);
   size_t element_bytes;
 };
 
 template <typename T>
-void SoftwareSumRows(const SumRowsArguments& arguments, int64_t block,
-                     int64_t blocks, int thread, int threads) {
-  SumRowsBlock<T>(arguments, block, blocks, thread, threads);
+void SoftwareSum(const SumArguments& arguments, int64_t block, int64_t blocks,
+                 int thread, int threads) {
+  SumBlock<T>(arguments, block, blocks, thread, threads);
 }
 
 inline const std::vector<SoftwareSums>& SoftwareSumsAll() {
-#define TF_HVD_SOFTWARE_SUMS(kernel, T)      \
-  { #kernel, SoftwareSumRows<T>, sizeof(T) } \
+#define TF_HVD_SOFTWARE_SUMS(kernel, T)  \
+  { #kernel, SoftwareSum<T>, sizeof(T) } \
   ,
   static const std::vector<SoftwareSums> kernels = {
       TF_HVD_DEVICE_SUMS(TF_HVD_SOFTWARE_SUMS)};

@@ -87,9 +87,8 @@ const std::vector<std::string> kTopology = {"HorovodSize",
                                             "HorovodCrossRank",
                                             "HorovodCrossSize",
                                             "HorovodProcessSetIncluded"};
-// They compute, on this rank alone.
-const std::vector<std::string> kLocal = {"HorovodSumRows",
-                                         "HorovodFingerprints"};
+// It computes, on this rank alone.
+const std::vector<std::string> kLocal = {"HorovodFingerprints"};
 // It speaks.
 const std::vector<std::string> kVerdicts = {"HorovodVerdict"};
 // They read or change what this process knows of variables.
@@ -172,7 +171,6 @@ TEST(SignaturesTest, AreHorovodsAndOursHaveDefaults) {
       "HorovodCrossRank() -> (cross_rank)",
       "HorovodCrossSize() -> (cross_size)",
       "HorovodProcessSetIncluded() -> (included)" + set,
-      "HorovodSumRows(values order ends) -> (sums) T",
       "HorovodFingerprints(wanted values) -> (fingerprints) T",
       "HorovodVerdict(wrong) -> (passed) names before after fails",
       "HorovodBroadcastNumber(list) -> (number) root_rank",
@@ -287,14 +285,6 @@ TEST(ShapesTest, AlltoallReceivesAsManySplitsAsThereAreRanks) {
   // Refused when it runs, on all ranks.
   EXPECT_THAT(OutputShapes(op, {tf::PartialTensorShape({}), {2, 2}}),
               ElementsAre("?", "[?]"));
-}
-
-TEST(ShapesTest, ThereAreAsManySumsOfRowsAsEnds) {
-  const char* const op = "HorovodSumRows";
-  EXPECT_THAT(OutputShapes(op, {{9, 4, 2}, {9}, {3}}), ElementsAre("[3,4,2]"));
-  EXPECT_THAT(OutputShapes(op, {{-1, -1}, {-1}, {-1}}), ElementsAre("[?,?]"));
-  EXPECT_THAT(OutputShapes(op, {tf::PartialTensorShape(), {9}, {3}}),
-              ElementsAre("?"));
 }
 
 TEST(ShapesTest, InPlaceReferencesKeepTheirShapes) {

@@ -37,10 +37,6 @@ class Collected final : public TraceForm {
   void Track(int track, std::string_view name, std::string* /*out*/) override {
     names[track] = name;
   }
-  void CounterTrack(int track, std::string_view name, std::string_view /*unit*/,
-                    std::string* /*out*/) override {
-    names[track] = name;
-  }
   void Spans(int track, const std::vector<TraceSpan>& spans,
              std::string* /*out*/) override {
     ASSERT_EQ(names.count(track), 1u);
@@ -63,9 +59,9 @@ class Collected final : public TraceForm {
                std::string* /*out*/) override {
     ++instants[track];
   }
-  void Counter(int track, int64_t time_ns, int64_t value,
-               std::string* /*out*/) override {
-    counters[names[track]].emplace_back(time_ns, value);
+  void Counter(std::string_view name, std::string_view /*unit*/,
+               int64_t time_ns, int64_t value, std::string* /*out*/) override {
+    counters[std::string(name)].emplace_back(time_ns, value);
   }
 
   // Of tracks of that name: all groups.

@@ -178,24 +178,6 @@ def test_in_place_broadcast_of_resources(check_stripped, ops):
     check_stripped(build, assume_single_process=False)
 
 
-@pytest.mark.parametrize("name", ["int16", "int64", "float32", "float64", "complex64"])
-def test_sums_of_rows(check_stripped, ops, name):
-    """Of whole numbers: TensorFlow's sums are in no order that it promises."""
-    dtype = tf.as_dtype(name)
-
-    def build():
-        rows = tf.cast(tf.reshape(tf.range(24), [6, 2, 2]), dtype)
-        return [
-            ops.horovod_sum_rows(v1.placeholder_with_default(rows, shape), order, ends)
-            for shape, order, ends in [
-                (None, [5, 1, 0, 2, 3, 4], [2, 2, 6]),
-                ([6, 2, 2], [0, 1, 2, 3, 4, 5], [0, 6]),
-            ]
-        ] + [ops.horovod_sum_rows(rows[:0], np.zeros(0, np.int64), [0, 0])]
-
-    check_stripped(build, assume_single_process=False)
-
-
 def test_the_table_has_every_op_that_is_registered(ops):
     registered = {
         "Horovod" + name.removeprefix("Horovod") for name in dir(ops) if name.startswith("Horovod")

@@ -4,9 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.collectives.gradients import DERIVATIVE
 from tf_hvd.collectives.scales import wide
-from tf_hvd.core import _native
 from tf_hvd.core.tensorflow_hooks import in_xla
 
 
@@ -27,12 +25,12 @@ def _places(indices: Any, ascending: bool) -> tuple[Any, Any]:
     return unique, places
 
 
-def _bounded_order(indices: Any) -> tuple[Any, Any, Any]:
+def _bounded_order(indices: Any) -> tuple[Any, Any, Any, Any]:
     """As many sums as there are rows, for XLA: what is left over has none, and the last index.
 
     Returns:
-      The rows' numbers in the order of the sums, where each sum's end there, and the sums'
-      indices, ascending.
+      The rows' numbers in the order of the sums, where each sum's end there, for each row which
+      sum is its own, and the sums' indices, ascending.
     """
     count = tf.size(indices)
     order = tf.argsort(indices, stable=True)
@@ -42,11 +40,13 @@ def _bounded_order(indices: Any) -> tuple[Any, Any, Any]:
     counts = tf.math.unsorted_segment_sum(tf.ones_like(places, tf.int64), places, count)
     unique = tf.math.unsorted_segment_max(ordered, places, count)
     unique = tf.where(counts > 0, unique, tf.reduce_max(indices))
-    return tf.cast(order, tf.int64), tf.cumsum(counts), unique
+    # XLA inverts no permutation that depends on a collective's result.
+    places = tf.scatter_nd(order[:, tf.newaxis], places, count[tf.newaxis])
+    return tf.cast(order, tf.int64), tf.cumsum(counts), places, unique
 
 
 def _summed_in_pairs(values: Any, order: Any, ends: Any) -> Any:
-    """As HorovodSumRows, by ops of TensorFlow's that have the same bits each time on a GPU.
+    """Sums of rows, by ops of TensorFlow's that have the same bits each time on a GPU.
 
     Each row is added to the next of its sum, then each of these to the second next, to the
     fourth next, and so on: the last one of a sum then holds all of them.
@@ -84,7 +84,8 @@ def sum_by_index(values: Any, indices: Any, ascending: bool, device: str) -> tup
     """Adds up rows with the same index, with the same bits each time.
 
     On the CPU in the order in which they lie, starting from zeros, so that no row of the result
-    holds a negative zero. On a GPU, where TensorFlow's sums take rows as they come, in pairs.
+    holds a negative zero (XLA leaves that out for a single row). On a GPU, where TensorFlow's
+    sums take rows as they come, in pairs.
 
     Args:
       values: the rows.
@@ -100,9 +101,10 @@ def sum_by_index(values: Any, indices: Any, ascending: bool, device: str) -> tup
     """
     values = wide(values)
     if in_xla():
-        order, ends, unique = _bounded_order(indices)
-        sums_of = _summed_in_pairs if _may_be_on_gpu("") else _native.ops.horovod_sum_rows
-        return sums_of(values, order, ends), unique
+        order, ends, places, unique = _bounded_order(indices)
+        if _may_be_on_gpu(""):
+            return _summed_in_pairs(values, order, ends), unique
+        return tf.math.unsorted_segment_sum(values, places, tf.size(unique)), unique
     if not _may_be_on_gpu(device):
         unique, places = _places(indices, ascending)
         return tf.math.unsorted_segment_sum(values, places, tf.size(unique)), unique
@@ -112,14 +114,3 @@ def sum_by_index(values: Any, indices: Any, ascending: bool, device: str) -> tup
         numbers = tf.range(tf.size(unique, out_type=places.dtype))
         ends = tf.searchsorted(tf.gather(places, order), numbers, "right", tf.int64)
     return _summed_in_pairs(values, order, ends), unique
-
-
-@tf.RegisterGradient("HorovodSumRows")  # type: ignore[untyped-decorator]
-def _derivative(op: Any, gradient: Any) -> tuple[Any, None, None]:
-    """Each row gets what the sum gets that it is a part of. Nothing is communicated."""
-    _, order, ends = op.inputs
-    with tf.name_scope(DERIVATIVE):
-        numbers = tf.range(tf.size(order, out_type=tf.int64))
-        places = tf.searchsorted(ends, numbers, side="right")
-        places = tf.gather(places, tf.math.invert_permutation(order))
-        return tf.gather(gradient, places), None, None

@@ -132,28 +132,6 @@ def _no_bits(build: Builder) -> None:
     _constant(build, np.zeros(len(build.data), np.int64), tf.int64)
 
 
-def _summed(build: Builder) -> None:
-    """Sums of rows: each row's sum is found by its place in the order."""
-    values, order, ends = build.data
-    dtype, int64 = build.type(), tf.int64
-    zero, one = (build.constant(np.int64(number), int64) for number in (0, 1))
-    flat = build.constant(np.array([-1], np.int64), int64)
-    rows = build.add("Size", [order], "output", T=int64, out_type=int64)
-    places = build.add("Range", [zero, rows, one], "output", Tidx=int64)
-    pair = [build.add("ExpandDims", [edge, zero], "output", T=int64, Tdim=int64)
-            for edge in (ends, places)]  # fmt: skip
-    whose = build.add("UpperBound", pair, "output", T=int64, out_type=int64)
-    whose = build.add("Reshape", [whose, flat], "output", T=int64, Tshape=int64)
-    count = build.add("Size", [ends], "output", T=int64, out_type=int64)
-    ordered = build.add(
-        "GatherV2", [values, order, zero], "output", Tparams=dtype, Tindices=int64, Taxis=int64
-    )
-    build.finish(
-        "UnsortedSegmentSum", [ordered, whose, count, *build.control],
-        T=dtype, Tindices=int64, Tnumsegments=int64,
-    )  # fmt: skip
-
-
 # Inputs that need no type: handles, and what is only looked at.
 _UNTYPED = (
     "HorovodBroadcastInplaceResource", "HorovodFingerprints", "HorovodVerdict",
@@ -183,7 +161,6 @@ RULES: dict[str, Rule] = {
     "HorovodCrossRank": Rule(_always(0), _JOB, 0, {"cross_rank": 0}),
     "HorovodProcessSetIncluded": Rule(_always(1), _JOB, 0, {"included": 0}),
     # Their values are the same whatever the job.
-    "HorovodSumRows": Rule(_summed, _ROOT, 3, {"sums": 0}),
     "HorovodFingerprints": Rule(_no_bits, _ROOT, _LISTED, {"fingerprints": 0}),
     "HorovodVerdict": Rule(_always(True, tf.bool), _ROOT, 1, {"passed": 0}),
     # Nobody is there who might mean other variables.

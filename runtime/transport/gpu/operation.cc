@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <thread>
 #include <utility>
 
@@ -21,8 +20,8 @@ size_t RowBytesOf(const GpuPlan& plan) {
   for (const GpuPiece& piece : plan.pieces) {
     bytes += piece.pack.row_bytes() + piece.unpack.row_bytes();
     for (const GpuStep& step : piece.steps) {
-      bytes +=
-          std::visit([](const auto& one) { return one.row_bytes(); }, step);
+      const auto* const move = std::get_if<GpuMove>(&step);
+      if (move != nullptr) bytes += move->row_bytes();
     }
   }
   return bytes;
@@ -256,13 +255,10 @@ Status GpuOperation::Launch(CudaStream stream, const GpuMove& move) {
 }
 
 Status GpuOperation::Launch(const GpuSum& sum) {
-  SumRowsArguments arguments = sum.arguments;
-  arguments.order =
-      static_cast<const int64_t*>(CopyRows(sum.list.data(), sum.row_bytes()));
-  arguments.ends = arguments.order + arguments.rows;
+  SumArguments arguments = sum.arguments;
   void* values[] = {&arguments};
   return on_->device->Launch(StreamFor(GpuBackend::kCalls), sum.kernel,
-                             sum.blocks(), kSumRowsThreads, values);
+                             sum.blocks(), kSumThreads, values);
 }
 
 // The device reads them where they are, until the operation has ended.
@@ -270,11 +266,6 @@ char* GpuOperation::NextRows(size_t bytes) {
   char* const rows = rows_.memory.get() + rows_used_;
   rows_used_ += bytes;
   return rows;
-}
-
-const void* GpuOperation::CopyRows(const void* rows, size_t bytes) {
-  if (bytes == 0) return nullptr;
-  return std::memcpy(NextRows(bytes), rows, bytes);
 }
 
 // All communicators are aborted, whether this operation has one or not: what

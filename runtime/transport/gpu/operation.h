@@ -51,8 +51,6 @@ class GpuOperation final : public Operation {
     return on_->streams[kind];
   }
   char* NextRows(size_t bytes);
-  // To the next ones; null if there are none.
-  const void* CopyRows(const void* rows, size_t bytes);
   // True if, by then, nothing of it is done on the streams any more.
   bool Drain(int64_t deadline_ns);
   bool HasFiredBy(const GpuEvent& event, int64_t deadline_ns);

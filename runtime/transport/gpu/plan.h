@@ -46,8 +46,6 @@ struct GpuCall {
   // kAlltoall: bytes for, and from, each rank.
   std::vector<int64_t> send;
   std::vector<int64_t> receive;
-
-  size_t row_bytes() const { return 0; }  // as of the other steps
 };
 
 using GpuStep = std::variant<GpuMove, GpuCall, GpuSum>;

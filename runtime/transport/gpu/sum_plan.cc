@@ -1,7 +1,6 @@
 #include "runtime/transport/gpu/sum_plan.h"
 
 #include <algorithm>
-#include <numeric>
 #include <string>
 #include <utility>
 
@@ -15,7 +14,7 @@ namespace {
 std::string KernelFor(DType dtype) {
   const size_t part = IsComplex(dtype) ? SizeOf(dtype) / 2 : SizeOf(dtype);
   const bool has_fractions = IsFloating(dtype) || IsComplex(dtype);
-  return std::string("tf_hvd_sum_rows_") + (has_fractions ? "float" : "uint") +
+  return std::string("tf_hvd_sum_") + (has_fractions ? "float" : "uint") +
          std::to_string(8 * part);
 }
 
@@ -155,14 +154,8 @@ class SumPlanner {
   void Launch(const char* vectors, char* sum, int64_t part) {
     GpuSum add;
     add.kernel = KernelFor(accumulator_);
-    add.list.resize(spec_.ranks->size());
-    std::iota(add.list.begin(), add.list.end(), int64_t{0});
-    add.list.push_back(ranks_);
-    add.arguments.values = vectors;
-    add.arguments.sums = sum;
-    add.arguments.rows = ranks_;
-    add.arguments.sum_count = 1;
-    add.arguments.columns = IsComplex(accumulator_) ? 2 * part : part;
+    add.arguments = {vectors, sum, ranks_,
+                     IsComplex(accumulator_) ? 2 * part : part};
     steps_.emplace_back(std::move(add));
   }
 

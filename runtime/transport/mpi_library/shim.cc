@@ -164,38 +164,16 @@ int Broadcast(void* state, void* data, int bytes, int root, MpiHandle comm) {
 }
 
 void LoadFunctions(Symbols* symbols, Calls* calls) {
-  symbols->Find("MPI_Finalized", &calls->finalized);
-  symbols->Find("MPI_Init_thread", &calls->init_thread);
-  symbols->Find("MPI_Query_thread", &calls->query_thread);
-  symbols->Find("MPI_Finalize", &calls->finalize);
-  symbols->Find("MPI_Get_library_version", &calls->library_version);
-  symbols->Find("MPI_Get_processor_name", &calls->processor_name);
-  symbols->Find("MPI_Error_string", &calls->error_string);
-  symbols->Find("MPI_Comm_dup", &calls->comm_dup);
-  symbols->Find("MPI_Comm_group", &calls->comm_group);
-  symbols->Find("MPI_Group_incl", &calls->group_incl);
-  symbols->Find("MPI_Group_free", &calls->group_free);
-  symbols->Find("MPI_Comm_create_group", &calls->create_group);
+#define TF_HVD_FIND(name, member) symbols->Find(#name, &calls->member);
+  TF_HVD_MPI_CALLS(TF_HVD_FIND)
+#undef TF_HVD_FIND
 #ifdef MPI_Comm_f2c
   calls->comm_f2c = CommOfFortran;
 #else
   symbols->Find("MPI_Comm_f2c", &calls->comm_f2c);
 #endif
-  symbols->Find("MPI_Comm_set_errhandler", &calls->set_errhandler);
-  symbols->Find("MPI_Comm_rank", &calls->comm_rank);
-  symbols->Find("MPI_Comm_size", &calls->comm_size);
-  symbols->Find("MPI_Comm_split_type", &calls->split_type);
-  symbols->Find("MPI_Comm_split", &calls->split);
-  symbols->Find("MPI_Comm_free", &calls->comm_free);
-  symbols->Find("MPI_Allgather", &calls->allgather);
-  symbols->Find("MPI_Bcast", &calls->bcast);
-  symbols->Find("MPI_Isend", &calls->isend);
-  symbols->Find("MPI_Irecv", &calls->irecv);
   symbols->FindExtension("MPIX_Query_cuda_support", &calls->query_cuda);
   symbols->FindExtension("MPIX_GPU_query_support", &calls->query_gpu);
-  symbols->Find("MPI_Test", &calls->test);
-  symbols->Find("MPI_Get_count", &calls->get_count);
-  symbols->Find("MPI_Cancel", &calls->cancel);
 }
 
 void LoadHandles(Symbols* symbols, Calls* calls) {

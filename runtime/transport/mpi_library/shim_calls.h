@@ -11,35 +11,41 @@
 
 namespace tf_hvd {
 
+// What every library has as a function: its name, and ours in `Calls`.
+#define TF_HVD_MPI_CALLS(CALL)                   \
+  CALL(MPI_Finalized, finalized)                 \
+  CALL(MPI_Init_thread, init_thread)             \
+  CALL(MPI_Query_thread, query_thread)           \
+  CALL(MPI_Finalize, finalize)                   \
+  CALL(MPI_Get_library_version, library_version) \
+  CALL(MPI_Get_processor_name, processor_name)   \
+  CALL(MPI_Error_string, error_string)           \
+  CALL(MPI_Comm_dup, comm_dup)                   \
+  CALL(MPI_Comm_group, comm_group)               \
+  CALL(MPI_Group_incl, group_incl)               \
+  CALL(MPI_Group_free, group_free)               \
+  CALL(MPI_Comm_create_group, create_group)      \
+  CALL(MPI_Comm_set_errhandler, set_errhandler)  \
+  CALL(MPI_Comm_rank, comm_rank)                 \
+  CALL(MPI_Comm_size, comm_size)                 \
+  CALL(MPI_Comm_split_type, split_type)          \
+  CALL(MPI_Comm_split, split)                    \
+  CALL(MPI_Comm_free, comm_free)                 \
+  CALL(MPI_Allgather, allgather)                 \
+  CALL(MPI_Bcast, bcast)                         \
+  CALL(MPI_Isend, isend)                         \
+  CALL(MPI_Irecv, irecv)                         \
+  CALL(MPI_Test, test)                           \
+  CALL(MPI_Get_count, get_count)                 \
+  CALL(MPI_Cancel, cancel)
+
 // The functions of one opened library. Lives as long as the process does, as
 // the library itself.
 struct Calls {
-  decltype(&MPI_Finalized) finalized = nullptr;
-  decltype(&MPI_Init_thread) init_thread = nullptr;
-  decltype(&MPI_Query_thread) query_thread = nullptr;
-  decltype(&MPI_Finalize) finalize = nullptr;
-  decltype(&MPI_Get_library_version) library_version = nullptr;
-  decltype(&MPI_Get_processor_name) processor_name = nullptr;
-  decltype(&MPI_Error_string) error_string = nullptr;
-  decltype(&MPI_Comm_dup) comm_dup = nullptr;
-  decltype(&MPI_Comm_group) comm_group = nullptr;
-  decltype(&MPI_Group_incl) group_incl = nullptr;
-  decltype(&MPI_Group_free) group_free = nullptr;
-  decltype(&MPI_Comm_create_group) create_group = nullptr;
+#define TF_HVD_MEMBER(name, member) decltype(&name) member = nullptr;
+  TF_HVD_MPI_CALLS(TF_HVD_MEMBER)
+#undef TF_HVD_MEMBER
   MPI_Comm (*comm_f2c)(MPI_Fint) = nullptr;
-  decltype(&MPI_Comm_set_errhandler) set_errhandler = nullptr;
-  decltype(&MPI_Comm_rank) comm_rank = nullptr;
-  decltype(&MPI_Comm_size) comm_size = nullptr;
-  decltype(&MPI_Comm_split_type) split_type = nullptr;
-  decltype(&MPI_Comm_split) split = nullptr;
-  decltype(&MPI_Comm_free) comm_free = nullptr;
-  decltype(&MPI_Allgather) allgather = nullptr;
-  decltype(&MPI_Bcast) bcast = nullptr;
-  decltype(&MPI_Isend) isend = nullptr;
-  decltype(&MPI_Irecv) irecv = nullptr;
-  decltype(&MPI_Test) test = nullptr;
-  decltype(&MPI_Get_count) get_count = nullptr;
-  decltype(&MPI_Cancel) cancel = nullptr;
 
   // Extensions; null if the library lacks them. Open MPI and its kin have the
   // first, MPICH and its kin the other.

@@ -1,22 +1,36 @@
+// What ReduceLarge and ReduceScatterPieces share: each rank reduces its slice
+// of a piece, of which the others send it theirs.
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <utility>
 
 #include "runtime/transport/p2p/allreduce.h"
+#include "runtime/transport/p2p/scatter.h"
 
 namespace tf_hvd {
 namespace {
 
+// What arrives together for one piece, of all ranks.
 constexpr size_t kPieceBytes = size_t{1} << 20;
 // From this size on there are at least two pieces.
 constexpr size_t kSplitBytes = size_t{256} << 10;
 // A message shorter than this costs as much as one of this length.
 constexpr size_t kSliceBytes = size_t{16} << 10;
 
+// How elements are cut.
+struct Cut {
+  int64_t pieces = 0;
+  int64_t most = 0;  // elements of a slice
+  std::function<Range(int64_t piece, size_t place)> slice;
+};
+
 class PieceReducer {
  public:
+  // `shares`: each rank gets all slices, not its own alone.
   PieceReducer(const RankGroup& group, const SpanList& spans,
-               const ReduceOptions& options, const Staging& staging);
+               const ReduceOptions& options, Cut cut, bool shares,
+               const Staging& staging);
 
   // The steps of the next piece; false when all are written.
   bool Next(P2PPlan* plan);
@@ -35,7 +49,6 @@ class PieceReducer {
   };
 
   Slot SlotOf(int64_t piece) const;
-  Range SliceOf(int64_t piece, size_t place) const;
   size_t BytesOf(const Range& range) const;
   char* PlaceIn(char* area, size_t place) const;
 
@@ -51,46 +64,30 @@ class PieceReducer {
   const RankGroup& group_;
   const SpanList& spans_;
   const ReduceOptions options_;
+  const Cut cut_;
+  const bool shares_;
+  const size_t slice_bytes_;  // the most that a slice has
+  char* const staging_;
   int64_t next_ = 0;
-  int64_t pieces_ = 0;
-  int64_t piece_count_ = 0;  // elements of a piece; the last may have fewer
-  size_t slice_bytes_ = 0;   // the most that a slice has
-  char* staging_ = nullptr;
 };
 
 PieceReducer::PieceReducer(const RankGroup& group, const SpanList& spans,
-                           const ReduceOptions& options, const Staging& staging)
-    : group_(group), spans_(spans), options_(options) {
-  const auto ranks = static_cast<int64_t>(group.size());
-  const int64_t count = spans.count();
-  const size_t element = spans.element_bytes();
-  const size_t wanted = std::max(kPieceBytes, group.size() * kSliceBytes);
-  const auto most = static_cast<int64_t>(wanted / element);
-  pieces_ = (count + most - 1) / most;
-  if (static_cast<size_t>(count) * element >= kSplitBytes) {
-    pieces_ = std::max<int64_t>(pieces_, 2);
-  }
-  piece_count_ = (count + pieces_ - 1) / pieces_;
-  pieces_ = (count + piece_count_ - 1) / piece_count_;
-  const int64_t slice_count = (piece_count_ + ranks - 1) / ranks;
-  slice_bytes_ = static_cast<size_t>(slice_count) * element;
-  staging_ =
-      staging(static_cast<size_t>(kSlots) * 3 * group.size() * slice_bytes_);
-}
+                           const ReduceOptions& options, Cut cut, bool shares,
+                           const Staging& staging)
+    : group_(group),
+      spans_(spans),
+      options_(options),
+      cut_(std::move(cut)),
+      shares_(shares),
+      slice_bytes_(static_cast<size_t>(cut_.most) * spans.element_bytes()),
+      staging_(staging(static_cast<size_t>(kSlots) * 3 * group.size() *
+                       slice_bytes_)) {}
 
 PieceReducer::Slot PieceReducer::SlotOf(int64_t piece) const {
   const auto index = static_cast<size_t>(piece % kSlots);
   const size_t area = group_.size() * slice_bytes_;
   char* const memory = staging_ + index * 3 * area;
   return {2 * index, 2 * index + 1, memory, memory + area, memory + 2 * area};
-}
-
-Range PieceReducer::SliceOf(int64_t piece, size_t place) const {
-  const int64_t begin = piece * piece_count_;
-  const int64_t count = std::min(piece_count_, spans_.count() - begin);
-  const auto ranks = static_cast<int64_t>(group_.size());
-  const auto index = static_cast<int64_t>(place);
-  return {begin + count * index / ranks, begin + count * (index + 1) / ranks};
 }
 
 size_t PieceReducer::BytesOf(const Range& range) const {
@@ -103,20 +100,20 @@ char* PieceReducer::PlaceIn(char* area, size_t place) const {
 
 const char* PieceReducer::Contribution(int64_t piece, size_t place,
                                        P2PPlan* plan) const {
-  const Range slice = SliceOf(piece, place);
+  const Range slice = cut_.slice(piece, place);
   return InputOf(spans_, slice.begin, slice.count(),
                  PlaceIn(SlotOf(piece).packed, place), plan);
 }
 
 char* PieceReducer::ResultOf(int64_t piece, size_t place) const {
-  const Range slice = SliceOf(piece, place);
+  const Range slice = cut_.slice(piece, place);
   char* const direct = spans_.DirectOutput(slice.begin, slice.count());
   return direct != nullptr ? direct : PlaceIn(SlotOf(piece).reduced, place);
 }
 
 void PieceReducer::Post(int64_t piece, P2PPlan* plan) const {
   const Slot slot = SlotOf(piece);
-  const size_t my_bytes = BytesOf(SliceOf(piece, group_.me));
+  const size_t my_bytes = BytesOf(cut_.slice(piece, group_.me));
   for (size_t step = 1; step < group_.size(); ++step) {
     const size_t from = group_.Previous(step);
     plan->Receive(slot.contributions, group_.ranks[from],
@@ -125,7 +122,7 @@ void PieceReducer::Post(int64_t piece, P2PPlan* plan) const {
   for (size_t step = 1; step < group_.size(); ++step) {
     const size_t to = group_.Next(step);
     plan->Send(slot.contributions, group_.ranks[to],
-               Contribution(piece, to, plan), BytesOf(SliceOf(piece, to)));
+               Contribution(piece, to, plan), BytesOf(cut_.slice(piece, to)));
   }
 }
 
@@ -134,7 +131,7 @@ void PieceReducer::Reduce(int64_t piece, P2PPlan* plan) const {
   // My own messages have gone as well: from here on outputs may be written
   // where they share the inputs' memory.
   plan->Wait(slot.contributions);
-  const Range mine = SliceOf(piece, group_.me);
+  const Range mine = cut_.slice(piece, group_.me);
   std::vector<const char*> inputs(group_.size());
   for (size_t place = 0; place < group_.size(); ++place) {
     inputs[place] = place == group_.me ? Contribution(piece, place, plan)
@@ -142,10 +139,11 @@ void PieceReducer::Reduce(int64_t piece, P2PPlan* plan) const {
   }
   char* const result = ResultOf(piece, group_.me);
   ReduceInOrder(options_, std::move(inputs), mine.count(), result, plan);
+  if (!shares_) return;
   for (size_t step = 1; step < group_.size(); ++step) {
     const size_t from = group_.Previous(step);
     plan->Receive(slot.results, group_.ranks[from], ResultOf(piece, from),
-                  BytesOf(SliceOf(piece, from)));
+                  BytesOf(cut_.slice(piece, from)));
   }
   for (size_t step = 1; step < group_.size(); ++step) {
     plan->Send(slot.results, group_.ranks[group_.Next(step)], result,
@@ -157,7 +155,8 @@ void PieceReducer::Finish(int64_t piece, P2PPlan* plan) const {
   const Slot slot = SlotOf(piece);
   plan->Wait(slot.results);
   for (size_t place = 0; place < group_.size(); ++place) {
-    const Range slice = SliceOf(piece, place);
+    if (!shares_ && place != group_.me) continue;
+    const Range slice = cut_.slice(piece, place);
     if (spans_.DirectOutput(slice.begin, slice.count()) != nullptr) continue;
     plan->Do([=, spans = &spans_, from = PlaceIn(slot.reduced, place)] {
       spans->Unpack(slice.begin, slice.count(), from);
@@ -172,13 +171,13 @@ bool PieceReducer::Next(P2PPlan* plan) {
   const int64_t piece = next_++ - 1;
   if (piece < 0) {
     Post(0, plan);
-  } else if (piece < pieces_) {
+  } else if (piece < cut_.pieces) {
     if (piece + 1 >= kSlots) Finish(piece + 1 - kSlots, plan);
-    if (piece + 1 < pieces_) Post(piece + 1, plan);
+    if (piece + 1 < cut_.pieces) Post(piece + 1, plan);
     Reduce(piece, plan);
   } else {
-    for (int64_t left = std::max<int64_t>(pieces_ + 1 - kSlots, 0);
-         left < pieces_; ++left) {
+    for (int64_t left = std::max<int64_t>(cut_.pieces + 1 - kSlots, 0);
+         left < cut_.pieces; ++left) {
       Finish(left, plan);
     }
     return false;
@@ -191,7 +190,47 @@ bool PieceReducer::Next(P2PPlan* plan) {
 void ReduceLarge(const RankGroup& group, const SpanList& spans,
                  const ReduceOptions& options, const Staging& staging,
                  P2PPlan* plan) {
-  auto reducer = std::make_shared<PieceReducer>(group, spans, options, staging);
+  const auto ranks = static_cast<int64_t>(group.size());
+  const int64_t count = spans.count();
+  const size_t element = spans.element_bytes();
+  const size_t wanted = std::max(kPieceBytes, group.size() * kSliceBytes);
+  const auto most = static_cast<int64_t>(wanted / element);
+  int64_t pieces = (count + most - 1) / most;
+  if (static_cast<size_t>(count) * element >= kSplitBytes) {
+    pieces = std::max<int64_t>(pieces, 2);
+  }
+  const int64_t each = (count + pieces - 1) / pieces;
+  Cut cut;
+  cut.pieces = (count + each - 1) / each;
+  cut.most = (each + ranks - 1) / ranks;
+  cut.slice = [=](int64_t piece, size_t place) -> Range {
+    const int64_t begin = piece * each;
+    const int64_t here = std::min(each, count - begin);
+    const auto index = static_cast<int64_t>(place);
+    return {begin + here * index / ranks, begin + here * (index + 1) / ranks};
+  };
+  auto reducer = std::make_shared<PieceReducer>(
+      group, spans, options, std::move(cut), /*shares=*/true, staging);
+  plan->ThenAsk([reducer](P2PPlan* more) { return reducer->Next(more); });
+}
+
+void ReduceScatterPieces(const RankGroup& group, const RankRuns& runs,
+                         const ReduceOptions& options, const Staging& staging,
+                         P2PPlan* plan) {
+  const size_t wanted = std::max(kPieceBytes / group.size(), kSliceBytes);
+  const size_t element = runs.list().element_bytes();
+  const int64_t longest = runs.Longest();
+  Cut cut;
+  cut.most = std::min(static_cast<int64_t>(wanted / element),
+                      std::max<int64_t>(longest, 1));
+  cut.pieces = (longest + cut.most - 1) / cut.most;
+  cut.slice = [&runs, most = cut.most](int64_t piece, size_t place) -> Range {
+    const int64_t begin = runs.BeginOf(place) + piece * most;
+    const int64_t end = runs.BeginOf(place + 1);
+    return {std::min(begin, end), std::min(begin + most, end)};
+  };
+  auto reducer = std::make_shared<PieceReducer>(
+      group, runs.list(), options, std::move(cut), /*shares=*/false, staging);
   plan->ThenAsk([reducer](P2PPlan* more) { return reducer->Next(more); });
 }
 
