@@ -42,6 +42,18 @@ TEST(Completion, DroppedIsAnError) {
   EXPECT_NE(fired.calls[0].first.message().find("dropped"), std::string::npos);
 }
 
+TEST(Completion, AssignmentDropsTheOldPromise) {
+  Fired old_one;
+  Fired new_one;
+  Completion done = old_one.Make();
+  done = new_one.Make();
+  ASSERT_EQ(old_one.calls.size(), 1u);
+  EXPECT_EQ(old_one.calls[0].first.code(), StatusCode::kInternal);
+  EXPECT_TRUE(new_one.calls.empty());
+  done.Fire(Status::Ok());
+  EXPECT_EQ(new_one.calls.size(), 1u);
+}
+
 // The callback may destroy what holds the completion.
 TEST(Completion, CallbackMayDestroyItsHolder) {
   std::optional<Completion> holder;

@@ -91,6 +91,14 @@ TEST(MessageStream, MessagesCutAnywhere) {
   EXPECT_EQ(got, expected);
 }
 
+TEST(MessageStream, MessagesLargerThanOneRead) {
+  FakeEdge edge;
+  MessageStream stream(0, &edge);
+  const std::string large = Leave(std::string(100'000, 'y'));
+  edge.arrived = large + large;
+  EXPECT_EQ(PullAll(&stream), (std::vector<std::string>{large, large}));
+}
+
 TEST(MessageStream, ReceiverMaySend) {
   FakeEdge edge;
   edge.room = 1000;

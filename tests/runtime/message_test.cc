@@ -255,6 +255,20 @@ TEST(Message, RoundTripOfEveryKind) {
   }
 }
 
+TEST(BatchEncoder, GivesNeighboursTheSameBytes) {
+  Messages messages(5);
+  Message batch;
+  while (batch.batch.size() < 2) {
+    batch = messages.Next(MessageKind::kResponses);
+  }
+  std::vector<size_t> all(batch.batch.size());
+  for (size_t i = 0; i < all.size(); ++i) all[i] = i;
+  BatchEncoder encoder(batch.batch);
+  const std::string_view first = encoder.Encode(all);
+  encoder.Encode({0});
+  EXPECT_EQ(encoder.Encode(all).data(), first.data());
+}
+
 // Each prefix lies in a buffer of its own: a read past its end is seen by the
 // address sanitizer.
 TEST(Message, TruncatedOrLongerIsAnError) {
@@ -331,6 +345,15 @@ TEST(Message, AResponseWithoutItsNameIsMalformed) {
     Message decoded;
     EXPECT_EQ(DecodeMessage(bytes, &decoded).ok(), one.sound)
         << "flags " << int{one.flags} << ", slot " << one.slot;
+  }
+}
+
+TEST(Message, LengthIsUnknownBeforeTheHeaderIsThere) {
+  Message leave;
+  leave.kind = MessageKind::kLeave;
+  const std::string bytes = EncodeMessage(leave);
+  for (size_t size = 0; size < kHeaderBytes; ++size) {
+    EXPECT_EQ(MessageBytes(std::string_view(bytes).substr(0, size)), 0u);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,6 +23,12 @@ Vote VoteFor(const Request& request) {
 Vote Allreduce(int64_t rows = 1) {
   Request request;
   request.tensors.push_back({DType::kFloat32, {rows}});
+  return VoteFor(request);
+}
+
+Vote Join() {
+  Request request;
+  request.kind = OpKind::kJoin;
   return VoteFor(request);
 }
 
@@ -57,6 +64,30 @@ void Define(ProcessSets* sets, const Response& response) {
   ASSERT_TRUE(
       sets->Find(response.key.first)
           ->slots.Define(response.slot, response.key.second, response.request));
+}
+
+// By set, slot and name, joins last, whatever became ready first.
+TEST(Ordering, SortsABatch) {
+  const std::vector<Key> expected = {{kWorldSet, "slot"},
+                                     {kWorldSet, "a"},
+                                     {1, "b"},
+                                     {kWorldSet, kJoinName},
+                                     {1, kJoinName}};
+  std::vector<Key> ready = expected;
+  std::sort(ready.begin(), ready.end());
+  ASSERT_NE(ready, expected);
+  do {
+    ProcessSets sets = Top();
+    sets.Add(1, {0, 1});
+    Ordering ordering(&sets);
+    OrderOne(&ordering, {kWorldSet, "slot"}, Allreduce());
+    Define(&sets, OrderOne(&ordering, {kWorldSet, "slot"}, Allreduce()));
+    for (const Key& key : ready) {
+      ordering.Add(key, key.second == kJoinName ? Join() : Allreduce());
+    }
+    EXPECT_EQ(KeysOf(ordering.TakeBatch()), expected);
+    EXPECT_TRUE(ordering.empty());
+  } while (std::next_permutation(ready.begin(), ready.end()));
 }
 
 // When a name is agreed for the second time, once.

@@ -68,6 +68,28 @@ TEST(Stall, NamesWhatEachRankWaitsFor) {
   });
 }
 
+// A warning only: when the rank comes after all, all is well.
+TEST(Stall, WarnsAndGoesOn) {
+  Config config = Impatient();
+  config.stall_fail_ns = 0;
+  testing::internal::CaptureStderr();
+  {
+    Job job({1, 2}, config);
+    job.Run([](Rank& self) {
+      std::vector<int32_t> data = {1};
+      if (self.rank() == 0) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1500 * kSlow));
+      }
+      EXPECT_TRUE(self.Allreduce("late", &data).status().ok());
+      EXPECT_EQ(data[0], self.size());
+    });
+  }
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("tf_hvd warning, rank"), std::string::npos) << log;
+  EXPECT_NE(log.find("stall: 'late' (world) waited"), std::string::npos) << log;
+  EXPECT_NE(log.find("missing rank 0 (node0)"), std::string::npos) << log;
+}
+
 // All ranks agreed, and then one does not come out of the operation.
 TEST(Stall, StuckInsideAnOperation) {
   Job job({1, 2}, Impatient());

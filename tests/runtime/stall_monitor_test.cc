@@ -304,6 +304,26 @@ TEST(StallMonitor, DoesNotWaitForASilentRankBelow) {
   EXPECT_EQ(SentUp(host, MessageKind::kAnswer).size(), 2u);
 }
 
+// However many ranks ask, one question goes up, and none where the query has
+// just come.
+TEST(StallMonitor, PassesUpOneQuestionForAllBelow) {
+  Host host;
+  Controller controller(LeaderBelow(), StallOptions(), &host, &host);
+  Message ask;
+  ask.kind = MessageKind::kAsk;
+  ask.name = "g";
+  const std::string bytes = EncodeMessage(ask);
+  for (const int child : {2, 3, 4}) controller.Receive(child, bytes, kSecond);
+  EXPECT_EQ(SentUp(host, MessageKind::kAsk).size(), 1u);
+  controller.Receive(2, bytes, 31 * kSecond);
+  EXPECT_EQ(SentUp(host, MessageKind::kAsk).size(), 2u);
+  controller.Receive(0, QueryOf("g", 1), 61 * kSecond);
+  controller.Receive(2, bytes, 62 * kSecond);
+  EXPECT_EQ(SentUp(host, MessageKind::kAsk).size(), 2u);
+  controller.Receive(2, bytes, 63 * kSecond);
+  EXPECT_EQ(SentUp(host, MessageKind::kAsk).size(), 3u);
+}
+
 // The limit of what is agreed counts from when it stopped moving, whatever the
 // caller has waited before.
 TEST(StallMonitor, ExecutionCountsFromItsLastMove) {
