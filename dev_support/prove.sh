@@ -1,7 +1,7 @@
 # Evidence that is too long for every day. Sourced by ./dev, after test.sh.
 # shellcheck shell=bash
 
-readonly PROOFS=(kills soak seeds faults fuzz wheels coverage elastic sizes)
+readonly PROOFS=(kills soak seeds faults fuzz wheels coverage call elastic sizes)
 
 check_proof() {
   local name=${1:-}
@@ -14,8 +14,8 @@ check_proof() {
 prove() {
   local name=$1
   TESTS_MARK=tf_hvd_$$_${RANDOM}
-  if [[ ${name} == coverage ]]; then
-    prove_coverage "$@"
+  if [[ ${name} == coverage || ${name} == call ]]; then
+    prove_counted "$@"
     return
   fi
   build_and_install_wheel
@@ -52,17 +52,21 @@ run_proof() {
 
 # Everything is built so that it counts the lines it runs; afterwards the wheel is as before, but
 # after Ctrl-C, where the next command makes it so.
-prove_coverage() {
-  require_gtest
-  add_to_environment coverage
+prove_counted() {
+  if [[ $1 == coverage ]]; then
+    require_gtest
+    add_to_environment coverage
+  fi
   # The compiler takes itself to be in /proc/self/cwd.
   GCOV_PREFIX=$(bazel info execution_root)
   export GCOV_PREFIX GCOV_PREFIX_STRIP=3
   BAZEL_FLAGS+=(--config=coverage --test_env=GCOV_PREFIX --test_env=GCOV_PREFIX_STRIP)
   build_wheel
-  find -L bazel-bin -name '*.gcda' -delete # of an earlier proof
-  stage "C++ tests" cpp_tests -- //...
-  build_software_gpu
+  if [[ $1 == coverage ]]; then
+    find -L bazel-bin -name '*.gcda' -delete # of an earlier proof
+    stage "C++ tests" cpp_tests -- //...
+    build_software_gpu
+  fi
   install_wheel
   stop_bazel
   local code=0

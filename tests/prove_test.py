@@ -7,6 +7,7 @@ import pytest
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE / "prove"))
+import call  # noqa: E402
 import line_coverage  # noqa: E402
 
 # The wheel for each TensorFlow is tests/wheel_test.py's and tests/containers'; the seeds are
@@ -29,3 +30,29 @@ def test_a_line_that_is_reached_in_one_copy_of_the_package_counts_once():
     other = {"executed_lines": [3], "missing_lines": [1, 2, 4]}
     files = {"/a/tf_hvd/launch/job/run.py": one, "/b c/lib/tf_hvd/launch/job/run.py": other}
     assert line_coverage.counts_of(files) == {"tf_hvd/launch/job/run.py": (3, 4)}
+
+
+SOURCE = """
+struct Entry final : Base {
+  std::string name;  // on the wire
+  Request request;
+  std::function<Status(int64_t bytes)> allocate;
+  int64_t bytes() const { return TotalBytes(request); }
+};
+struct Request {
+  OpKind kind = OpKind::kAllreduce;
+  std::optional<DType> stored{};
+};
+class Queue {
+  std::vector<Entry> entries_ GUARDED_BY(mutex_);
+};
+void Queue::Push(const Request& request) {
+  Entry entry;
+"""
+
+
+def test_a_form_is_what_tells_facts_itself_and_is_made():
+    """A queue only collects them, and what is only read is not made."""
+    ran = {("a.h", SOURCE.count("\n", 0, SOURCE.index(text)) + 1) for text in ("void", "Entry e")}
+    forms = call.forms_of({"a.h": SOURCE}, ran, set())
+    assert [form.name for form in forms] == ["Entry"]

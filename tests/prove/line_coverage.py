@@ -22,7 +22,7 @@ from prove import ROOT, Table
 LEFT_OUT = (
     "tests/wheel_test.py", "tests/prove_test.py", "tests/sanitizers_test.py", "tests/containers",
 )  # fmt: skip
-CPP = ("compute", "runtime", "kernels", "ops")
+CPP = ("base", "compute", "runtime", "kernels", "ops")
 FEW = ("tests/python/single/reduction_test.py",)
 SETTINGS = """
 [run]

@@ -22,7 +22,12 @@ from collections.abc import Sequence
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "evidence.md"
 # Whose table is on a page of its own.
-PAGES = {"faults": ROOT / "docs" / "failures.md"}
+PAGES = {
+    "faults": ROOT / "docs" / "failures.md",
+    "call": ROOT / "docs" / "life_of_an_allreduce.md",
+}
+# Whose section has another heading than its name.
+HEADINGS = {"call": "What it passes through"}
 # Which module has a proof, where it is not its namesake.
 MODULES = dict.fromkeys(("seeds", "fuzz", "wheels"), "programs") | {"coverage": "line_coverage"}
 # As in dev_support/prove.sh.
@@ -34,6 +39,7 @@ NAMES = (
     "fuzz",
     "wheels",
     "coverage",
+    "call",
     "elastic",
     "sizes",
 )
@@ -57,10 +63,10 @@ class Table:
         return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
 
 
-def with_section(page: str, name: str, text: str) -> str:
+def with_section(page: str, heading: str, text: str) -> str:
     """The page with this text where the proof's own was, or at its end."""
-    section = f"## {name}\n\n{text}"
-    old = re.compile(rf"^## {name}\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+    section = f"## {heading}\n\n{text}"
+    old = re.compile(rf"^## {heading}\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
     if old.search(page):
         return old.sub(lambda _: section + "\n", page).rstrip() + "\n"
     return f"{page.rstrip()}\n\n{section}"
@@ -98,7 +104,8 @@ def make(name: str, short: bool) -> None:
         )
         text = f"{table.claim}\n\n{table.markdown()}\n{made}\n"
         page = PAGES.get(name, PAGE)
-        page.write_text(with_section(page.read_text(), name, text))
+        heading = HEADINGS.get(name, name)
+        page.write_text(with_section(page.read_text(), heading, text))
     print(f"{name}: {table.claim}")
 
 
