@@ -33,6 +33,10 @@ class CApiTest : public ::testing::Test {
   int Init(const tf_hvd_init_options& options) {
     return tf_hvd_init(&options, error, sizeof(error));
   }
+  int Add(const std::vector<int>& ranks, int* set) {
+    return tf_hvd_add_process_set(ranks.data(), static_cast<int>(ranks.size()),
+                                  set, error, sizeof(error));
+  }
   bool ErrorHas(const std::string& part) const {
     return std::string(error).find(part) != std::string::npos;
   }
@@ -158,6 +162,40 @@ TEST_F(CApiTest, RanksOfAJobThatIsAlone) {
   options.communicator = nullptr;
   EXPECT_EQ(Init(options), 0) << error;
   EXPECT_EQ(tf_hvd_size(), 1);
+}
+
+TEST_F(CApiTest, ProcessSetsComeAndGo) {
+  ASSERT_EQ(Init(), 0) << error;
+  int set = -1;
+  ASSERT_EQ(Add({0}, &set), 0) << error;
+  int ranks[2] = {9, 9};
+  EXPECT_EQ(tf_hvd_process_set_ranks(set, ranks, 2), 1);
+  EXPECT_EQ(ranks[0], 0);
+  EXPECT_EQ(ranks[1], 9);
+  EXPECT_EQ(tf_hvd_process_set_ranks(set, nullptr, 0), 1);
+  ASSERT_EQ(tf_hvd_remove_process_set(set, error, sizeof(error)), 0) << error;
+  EXPECT_EQ(tf_hvd_process_set_ranks(set, ranks, 2), -1);
+}
+
+TEST_F(CApiTest, GatherRanks) {
+  ASSERT_EQ(Init(), 0) << error;
+  const int mine[] = {4, 2};
+  int all[3] = {9, 9, 9};
+  int length = 0;
+  ASSERT_EQ(tf_hvd_gather_ranks(mine, 2, all, 2, &length, error, sizeof(error)),
+            0)
+      << error;
+  EXPECT_EQ(length, 3);
+  EXPECT_EQ(all[2], 9);
+  ASSERT_EQ(tf_hvd_gather_ranks(mine, 2, all, 3, &length, error, sizeof(error)),
+            0)
+      << error;
+  EXPECT_EQ(std::vector<int>(all, all + 3), (std::vector<int>{4, 2, -1}));
+  ASSERT_EQ(
+      tf_hvd_gather_ranks(nullptr, 0, all, 3, &length, error, sizeof(error)),
+      0);
+  EXPECT_EQ(length, 1);
+  EXPECT_EQ(all[0], -1);
 }
 
 TEST_F(CApiTest, EagerNameIsTakenOnceAndOnItsThread) {
