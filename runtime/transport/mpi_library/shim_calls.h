@@ -42,6 +42,7 @@ namespace tf_hvd {
 // The functions of one opened library. Lives as long as the process does, as
 // the library itself.
 struct Calls {
+// NOLINTNEXTLINE(bugprone-macro-parentheses): names, not values.
 #define TF_HVD_MEMBER(name, member) decltype(&name) member = nullptr;
   TF_HVD_MPI_CALLS(TF_HVD_MEMBER)
 #undef TF_HVD_MEMBER
