@@ -108,8 +108,9 @@ class Kit:
 
 
 def rows(report):
-    """The cells of all tables, by the first."""
-    lines = [line.strip("| ").split(" | ") for line in report.split("\n") if line.startswith("| ")]
+    """The cells of all tables, by the first; but for the figures, which parts have as well."""
+    text = report.partition("## Figures")[0]
+    lines = [line.strip("| ").split(" | ") for line in text.split("\n") if line.startswith("| ")]
     return {line[0]: line[1:] for line in lines}
 
 
