@@ -323,7 +323,7 @@ def table_of(few: list[Counted], many: list[Counted], python: set[Place]) -> Tab
         f"and its source apart, and with `base/`, {len(files)}.) {len(waiting)} more, in "
         "parentheses, are only looked at while a rank waits. A form is a type that has three or "
         "more of a call's name, process set, operation, element type, size and memory, one of them "
-        "as a member of its own, and is made or filled in each call.",
+        "as a direct member, and is made or filled in each call.",
         ["folder", "files", "functions", "forms"],
     )
     add_rows(table, units, polled, functions | python, forms)

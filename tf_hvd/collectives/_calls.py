@@ -175,7 +175,7 @@ def run_reduction(
         name = _node_name(_op_of(kind, grouped)[1], named_after)
     attributes = {**options.attributes, "compression": compression, "wire_dtype": wire_dtype}
     if kind == "Allreduce" and grouped:
-        attributes["stamp"] = [] if step is None else [step]
+        attributes["stamp"] = _step_input(step)
     return _run_on(kind, tensors, name, options.process_set, grouped, member_names, attributes)
 
 
@@ -192,7 +192,7 @@ def run_allgather(
     """HorovodAllgather or its grouped op; the arguments are those of `run_reduction`."""
     attributes: dict[str, Any] = {"ignore_name_scope": ignore_name_scope}
     if grouped:
-        attributes["stamp"] = [] if step is None else [step]
+        attributes["stamp"] = _step_input(step)
     return _run_on("Allgather", tensors, name, process_set, grouped, member_names, attributes)
 
 
@@ -219,6 +219,10 @@ def _op_of(kind: str, grouped: bool) -> tuple[Callable[..., Any], str]:
     if grouped:
         return getattr(_native.ops, f"horovod_grouped_{kind.lower()}"), f"HorovodGrouped{kind}"
     return getattr(_native.ops, f"horovod_{kind.lower()}"), f"Horovod{kind}"
+
+
+def _step_input(step: Any) -> list[Any]:
+    return [] if step is None else [step]
 
 
 def run_alltoall(
@@ -249,7 +253,7 @@ def checked_name(name: Any) -> str | None:
 
 
 def checked_root(root_rank: Any) -> int:
-    """The number of the rank whose values count."""
+    """The root rank as an int."""
     try:
         return operator.index(root_rank)
     except TypeError:

@@ -7,7 +7,7 @@ def refuse_replicas(what: str, strategy: tf.distribute.Strategy | None = None) -
     """Raises within a strategy of several replicas; the default one and OneDevice pass.
 
     Raises:
-      RuntimeError: the strategy, or the one in whose scope this is called, has several replicas.
+      RuntimeError: the strategy, or the one in scope here, has several replicas.
     """
     if strategy is None:
         if not tf.distribute.has_strategy():

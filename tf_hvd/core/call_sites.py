@@ -71,7 +71,7 @@ def work_for(place: int | None) -> None:
 
 
 def note_op(results: Any) -> None:
-    """Writes into a graph's op, whose results these are, where the program makes it."""
+    """Writes into the graph's op with these results where the program makes it."""
     op = results[0] if isinstance(results, list | tuple) and results else results
     op = getattr(op, "op", op)
     for file, line in reversed(traceback_of(op)):

@@ -112,7 +112,7 @@ class StepSummaries:
 
     Args:
       log_dir: of all ranks, each of which has a folder in it.
-      every: after so many steps; 0: when `write` is called.
+      every: write after this number of steps; 0: only when `write` is called.
     """
 
     def __init__(self, log_dir: str, every: int) -> None:

@@ -280,7 +280,7 @@ def last(callbacks: Sequence[Any]) -> list[Any]:
 
 
 def follow_data(fit: Any, model: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """The arguments of a `fit`, whose data the first of its callbacks follows that does so."""
+    """The arguments of a `fit`; its first FollowsData callback follows the data in them."""
     try:
         call = inspect.signature(fit).bind(model, *args, **kwargs)
     except TypeError:  # Keras says it

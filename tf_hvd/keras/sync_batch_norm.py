@@ -158,7 +158,7 @@ def _call_of_tf_keras(keras: Any, base: Any, process_set: ProcessSet) -> Callabl
 
 
 def _library_of(base: Any) -> Any:
-    """The module `keras` or `tf_keras` whose BatchNormalization `base` is."""
+    """The module, `keras` or `tf_keras`, with the BatchNormalization that `base` derives from."""
     for name in ("keras", "tf_keras"):
         library = sys.modules.get(name)
         if library is not None and issubclass(base, library.layers.BatchNormalization):

@@ -16,7 +16,7 @@ Piece = TypeVar("Piece")
 def steps(
     pieces: Sequence[Piece], words: str, size: int, wanted: bool, console: Console | None = None
 ) -> Iterable[Piece]:
-    """The pieces of so many bytes; with a bar on standard error, if that is a terminal."""
+    """The pieces, `size` bytes in all; with a bar on standard error, if that is a terminal."""
     console = console or Console(stderr=True)
     if not (wanted and size >= _LONG and console.is_terminal):
         return pieces

@@ -111,7 +111,7 @@ def explain(
     recordings: Sequence[Recording] = (),
     outlived: bool = False,
 ) -> Explanation:
-    """Finds out what brought a job of so many `ranks`, on all machines, down.
+    """Finds out what ended a job with this number of `ranks` on all machines.
 
     `outlived`: the launcher had to be killed, when all ranks of this machine had ended.
     """

@@ -21,7 +21,7 @@ import types
 from collections.abc import Iterable
 from typing import Any
 
-if __name__ == "__main__":  # the folder stands for the package, whose own file loads TensorFlow
+if __name__ == "__main__":  # a package without __init__.py, which loads TensorFlow
     package = types.ModuleType("tf_hvd")
     sys.modules["tf_hvd"] = package
     package.__path__ = [os.path.join(os.path.dirname(__file__), "..", "..")]
