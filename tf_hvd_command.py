@@ -1,7 +1,8 @@
-"""The start of the commands `tf_hvd` and `horovodrun`, and of the processes that they start.
+"""The entry point of the commands `tf_hvd` and `horovodrun` and of the processes they start.
 
-They run without TensorFlow, which `import tf_hvd` loads: so the package's modules are imported
-here without its own `__init__.py`. Not for use in programs, which would not get its names then.
+These processes run without TensorFlow, which `import tf_hvd` would load. This module therefore
+imports the package's modules without running the package's `__init__.py`. Programs should not
+import this module, because the package would then lack its public names.
 """
 
 import importlib
@@ -14,23 +15,23 @@ _HOROVODRUN = "--horovodrun"
 
 
 def command(*words: str) -> list[str]:
-    """The command line of `tf_hvd` with these arguments, for this Python.
+    """Return the command line that runs `tf_hvd` with these arguments under the current Python.
 
-    In place of a command, `--horovodrun` starts that.
+    If the first argument is `--horovodrun`, the command line runs `horovodrun` instead.
     """
-    # By its path: this process may have put the folder on sys.path by itself. The folder is not to
-    # come first there, where Python can do without.
+    # By path, because other processes may not have the folder on sys.path. -P (Python 3.11) keeps
+    # the folder from becoming the first entry of sys.path.
     safely = ["-P"] if sys.version_info >= (3, 11) else []
     return [sys.executable, *safely, __file__, *words]
 
 
 def main() -> int:
-    """Runs `tf_hvd` with this process's arguments; returns the exit code."""
+    """Run `tf_hvd` with this process's arguments and return the exit code."""
     return _start("tf_hvd.launch.commands.main", sys.argv[1:])
 
 
 def horovodrun() -> int:
-    """Runs `horovodrun` with this process's arguments; returns the exit code."""
+    """Run `horovodrun` with this process's arguments and return the exit code."""
     return _start("tf_hvd.horovod.horovodrun", sys.argv[1:])
 
 
@@ -49,7 +50,7 @@ def _start(module: str, arguments: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     if sys.version_info < (3, 11) and sys.path[0] == os.path.dirname(__file__):
-        del sys.path[0]  # it has no -P
+        del sys.path[0]  # this Python has no -P
     if sys.argv[1:2] == [_HOROVODRUN]:
         del sys.argv[1]
         sys.exit(horovodrun())

@@ -1,4 +1,4 @@
-// The steady clock in integer nanoseconds, as all times of the runtime.
+// The steady clock in integer nanoseconds. All times of the runtime use it.
 #ifndef TF_HVD_BASE_CLOCK_H_
 #define TF_HVD_BASE_CLOCK_H_
 

@@ -9,13 +9,13 @@
 namespace tf_hvd {
 namespace {
 
-// The only look at the environment. Unset and empty are the same.
+// The only access to the environment. Unset and empty are equivalent.
 std::string Environment(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? std::string() : std::string(value);
 }
 
-// A value that was not understood gives false.
+// False if the value is invalid.
 bool ParseInteger(const std::string& text, int64_t low, int64_t high,
                   int64_t* value) {
   int64_t number = 0;
@@ -63,11 +63,11 @@ bool ParseStallDisable(const std::string& text, Config* config) {
 }
 
 bool ParseAlone(const std::string& text, Config* config) {
-  return ParseSwitch(text, &config->alone);
+  return ParseSwitch(text, &config->standalone);
 }
 
 bool ParseTimeline(const std::string& text, Config* config) {
-  // Horovod's word for: not before start_timeline().
+  // Horovod's word for: no timeline before start_timeline().
   config->timeline = text == "DYNAMIC" ? "" : text;
   return true;
 }
@@ -77,7 +77,7 @@ bool ParseTimelineMarks(const std::string& text, Config* config) {
 }
 
 bool ParseLogSetting(const std::string& given, Config* config) {
-  // Horovod's launcher writes them in capitals.
+  // Horovod's launcher writes levels in capitals.
   std::string text = given;
   for (char& letter : text) {
     if (letter >= 'A' && letter <= 'Z') letter += 'a' - 'A';
@@ -100,8 +100,8 @@ bool ParseSlotStores(const std::string& text, Config* config) {
   return false;
 }
 
-// NCCL or MPI, in Horovod's capitals, for one kind of collective of tensors on
-// GPUs, and for all of them.
+// NCCL or MPI, in Horovod's capitals: for GPU tensors of one kind of
+// collective, or of all kinds.
 bool ParseGpuWayOf(OpKind kind, const std::string& text, Config* config) {
   config->gpu_by_mpi.erase(kind);
   if (text == "MPI") config->gpu_by_mpi.insert(kind);
@@ -123,63 +123,68 @@ bool ParseGpuWays(const std::string& text, Config* config) {
 
 constexpr char kNcclOrMpi[] = "NCCL or MPI";
 constexpr char kAsGpuOperations[] =
-    "The same for this collective; unset: as HOROVOD_GPU_OPERATIONS.";
+    "Like HOROVOD_GPU_OPERATIONS, but for this collective only. Unset: the "
+    "value of HOROVOD_GPU_OPERATIONS.";
 
 struct Variable {
   const char* name;
-  const char* fallback;  // as documented; the value lies in Config
+  const char* fallback;  // as documented; the actual default is in Config
   const char* expected;
   const char* meaning;
   bool (*set)(const std::string& text, Config* config);
-  bool equal = false;  // on all ranks; compared by init
+  bool equal = false;  // must be the same on all ranks; init compares it
 };
 
-// The one table. HOROVOD_STALL_CHECK_DISABLE stands after the time it
-// overrules.
+// The only table of settings. HOROVOD_STALL_CHECK_DISABLE must follow the time
+// that it overrides.
 constexpr Variable kVariables[] = {
     {"HOROVOD_FUSION_THRESHOLD", "67108864", "a number of bytes",
-     "Requests that are agreed together are fused up to this many bytes; 0: "
-     "never.",
+     "Maximum size of a fused operation. Requests that become ready together "
+     "are fused up to this size. 0: no fusion.",
      [](const std::string& text, Config* config) {
        return ParseInteger(text, 0, std::numeric_limits<int64_t>::max(),
                            &config->fusion_threshold);
      },
      true},
     {"HOROVOD_STALL_CHECK_TIME_SECONDS", "30", "a number of seconds",
-     "After so long a request that some ranks have not submitted is reported, "
-     "or an init() that still waits for ranks. 0: never, and it never fails "
-     "either.",
+     "Time until a warning names the ranks that have not submitted a request "
+     "or called init(). 0: no warning, and a stall never ends the job.",
      [](const std::string& text, Config* config) {
        return ParseNanoseconds(text, 1e9, &config->stall_warn_ns);
      }},
-    {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "300", "a number of seconds",
-     "After so long the job fails on every rank, in init() as well; 0: never. "
+    {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "1800", "a number of seconds",
+     "Time until a stalled job fails on every rank. 0: never. If unset, the "
+     "limit is 300 s in init(), if a rank does not answer, and if all ranks "
+     "wait for each other. A value that you set applies to these cases, too. "
      "Must be more than HOROVOD_STALL_CHECK_TIME_SECONDS.",
      [](const std::string& text, Config* config) {
-       return ParseNanoseconds(text, 1e9, &config->stall_fail_ns);
+       const bool is_one = ParseNanoseconds(text, 1e9, &config->stall_fail_ns);
+       config->stall_stuck_ns = config->stall_fail_ns;
+       return is_one;
      }},
     {"HOROVOD_STALL_CHECK_DISABLE", "0", "0 or 1",
-     "1 turns both stall checks off.", ParseStallDisable},
+     "1: disable the stall warning and the stall limit.", ParseStallDisable},
     {"HOROVOD_LOG_LEVEL", "warning",
      "trace, debug, info, warning, error or fatal",
-     "Messages below this level are not printed. At info the first rank says "
-     "which way tensors move between the ranks.",
+     "Lowest level of messages to print. At level info, rank 0 logs how "
+     "tensors move between the ranks.",
      ParseLogSetting},
     {"TF_HVD_SPIN_MICROSECONDS", "50",
      "a number of microseconds, 10000000 at most",
-     "A caller runs the cycle itself for so long before the background thread "
-     "takes over; an eager call for as long as something moves, and a "
-     "hundred times as long while nothing does.",
+     "How long a thread in a collective call polls for messages before the "
+     "background thread takes over. An eager call polls as long as data "
+     "moves, and for 100 times this time while no data moves.",
      [](const std::string& text, Config* config) {
        return ParseNanoseconds(text, 1e3, &config->spin_ns, 1e10);
      }},
     {"TF_HVD_MPI_LIBRARY", "", "a path",
-     "The MPI library (libmpi.so) to open. Unset: the running launcher's, then "
-     "the Python environment's, then the system's.",
+     "Path of the MPI library (libmpi.so) to load. Unset: the library of the "
+     "launcher that started the job, or else the first one found in the Python "
+     "environment or the system.",
      TakeText<&Config::mpi_library>},
     {"TF_HVD_RANKS_PER_NODE", "0", "a number of ranks",
-     "Pretends that each machine has so many ranks, which then talk by MPI to "
-     "the others: for tests on one machine. 0: find the machines.",
+     "For tests on one machine: treats every N ranks as a separate machine "
+     "that is reached through MPI. 0: detect the machines.",
      [](const std::string& text, Config* config) {
        int64_t ranks = 0;
        if (!ParseInteger(text, 0, 1 << 30, &ranks)) return false;
@@ -188,11 +193,11 @@ constexpr Variable kVariables[] = {
      },
      true},
     {"TF_HVD_NODE_DATA", "shm", "shm or mpi",
-     "How tensors move between the ranks of one machine. shm: through its "
-     "shared memory; /dev/shm must have room for about 4 MiB for each of its "
-     "ranks (1 MiB if they are more than eight). mpi: by messages of MPI, "
-     "which is slower, and without the two levels across machines, so that "
-     "sums are formed in another order.",
+     "How tensors move between the ranks on one machine: through shared "
+     "memory (shm) or as MPI messages (mpi). Shared memory needs about 4 MiB "
+     "in /dev/shm for each rank on the machine, or 1 MiB with more than eight "
+     "ranks. MPI messages are slower. They also disable the two-level "
+     "algorithm across machines, which changes the order of sums.",
      [](const std::string& text, Config* config) {
        config->node_data_shm = text == "shm";
        return text == "shm" || text == "mpi";
@@ -200,23 +205,23 @@ constexpr Variable kVariables[] = {
      true},
     {"TF_HVD_SLOT_STORES", "measured",
      "measured, ordinary, streaming or alternating",
-     "How a rank writes to shared memory: by ordinary stores, by streaming "
-     "stores, which go past the caches, or by each in turn (alternating). "
-     "measured: by those that are faster, measured at run time. For measuring "
-     "and for tests: results are the same bits.",
+     "Kind of stores that a rank uses to write to shared memory: ordinary "
+     "stores, streaming stores, which bypass the caches, or both alternately. "
+     "By default, a rank measures which kind is faster at run time. For "
+     "benchmarks and tests. Results are bit-identical.",
      ParseSlotStores},
     {"TF_HVD_NCCL", "1", "0 or 1",
-     "Whether tensors in the memory of GPUs move by NCCL. 0: as where a rank "
-     "has no NCCL, see HOROVOD_GPU_OPERATIONS.",
+     "1: use NCCL for GPU tensors if it is installed. 0: do not use NCCL. See "
+     "HOROVOD_GPU_OPERATIONS.",
      [](const std::string& text, Config* config) {
        config->use_nccl = text == "1";
        return text == "0" || text == "1";
      },
      true},
     {"HOROVOD_GPU_OPERATIONS", "NCCL", kNcclOrMpi,
-     "How tensors in the memory of GPUs move: by NCCL where there is one, or "
-     "by MPI, which means by way of the host's memory unless the MPI is "
-     "CUDA-aware. For Horovod a choice of its build.",
+     "How GPU tensors move. NCCL: through NCCL if it is installed, otherwise "
+     "through MPI. MPI: through MPI, with a copy in host memory unless the "
+     "MPI library is CUDA-aware. In Horovod, this is a build option.",
      ParseGpuWays, true},
     {"HOROVOD_GPU_ALLREDUCE", "", kNcclOrMpi, kAsGpuOperations,
      ParseGpuWay<OpKind::kAllreduce>, true},
@@ -229,44 +234,50 @@ constexpr Variable kVariables[] = {
     {"HOROVOD_GPU_REDUCESCATTER", "", kNcclOrMpi, kAsGpuOperations,
      ParseGpuWay<OpKind::kReducescatter>, true},
     {"TF_HVD_NCCL_LIBRARY", "", "a path",
-     "The NCCL library (libnccl.so.2) to open. Unset: the one that TensorFlow "
-     "has opened, then the Python environment's, then the system's.",
+     "Path of the NCCL library (libnccl.so.2) to load. Unset: the library "
+     "that TensorFlow has loaded, or else the first one found in the Python "
+     "environment or the system.",
      TakeText<&Config::nccl_library>},
     {"TF_HVD_CUDA_LIBRARY", "", "a path",
-     "The CUDA driver (libcuda.so.1) to open, for tests. Unset: the system's.",
+     "For tests: path of the CUDA driver library (libcuda.so.1) to load. "
+     "Unset: the system's library.",
      TakeText<&Config::cuda_library>},
     {"TF_HVD_DUMP_DIR", "", "a path",
-     "Where the flight recorders' files of a job that failed go: rank.N for "
-     "each rank, in a folder for each job (docs/recorder.md). Unset: nowhere.",
+     "Folder for the flight recordings of failed jobs. Each job gets a "
+     "subfolder that contains a file rank.N for each rank. Unset: recordings "
+     "are not saved.",
      TakeText<&Config::dump_dir>},
     {"HOROVOD_TIMELINE", "",
      "the path of a .json file, which ui.perfetto.dev opens, or DYNAMIC",
-     "Where the timeline is written (docs/timeline.md): each rank has a file, "
-     "trace.json, trace.rank-1.json and so on. DYNAMIC, or unset: nowhere "
-     "before start_timeline().",
+     "File for the timeline. Each rank writes a separate file: trace.json, "
+     "trace.rank-1.json and so on. DYNAMIC, or unset: no timeline until "
+     "start_timeline() is called.",
      ParseTimeline},
     {"HOROVOD_TIMELINE_MARK_CYCLES", "0", "0 or 1",
-     "1: the timeline marks when calls were put in order.", ParseTimelineMarks},
+     "1: mark in the timeline when the ranks agreed on the order of calls. 0: "
+     "no marks.",
+     ParseTimelineMarks},
     {"TF_HVD_TIMELINE_LIMIT", "0", "a number of bytes",
-     "How long the timeline of a rank may be: when a file has half of it, the "
-     "next is begun, and the one before that is gone. 0: no limit.",
+     "Maximum size of each rank's timeline. When a file reaches half of "
+     "this size, the rank starts a new file and keeps only the previous one. "
+     "0: no limit.",
      [](const std::string& text, Config* config) {
        return ParseInteger(text, 0, std::numeric_limits<int64_t>::max(),
                            &config->timeline_limit);
      }},
     {"TF_HVD_METRICS", "", "a path",
-     "Where what collectives have taken is written every 5 s, as OpenMetrics "
-     "(docs/metrics.md): each rank has a file, metrics.prom, "
-     "metrics.rank-1.prom and so on. Unset: nowhere.",
+     "File for the totals of time and bytes in collectives, written every 5 s "
+     "as OpenMetrics text. Each rank writes a separate file: metrics.prom, "
+     "metrics.rank-1.prom and so on. Unset: no file.",
      TakeText<&Config::metrics>},
     {kAloneVariable, "0", "0 or 1",
-     "1: this process is rank 0 of 1, whatever the launcher says. For programs "
-     "that a rank starts.",
+     "1: this process runs as a single-rank job and ignores the launcher's "
+     "settings. For programs that a rank starts. 0: join the launcher's job.",
      ParseAlone},
 };
 
-// Of NCCL, by its documentation: of algorithms, protocols, channels, and the
-// sizes of what is sent.
+// NCCL's settings, by its documentation, for algorithms, protocols, channels
+// and message sizes.
 constexpr const char* kNcclAlike[] = {
     "NCCL_ALGO",
     "NCCL_PROTO",
@@ -293,7 +304,7 @@ Status NotA(const char* name, const std::string& value, const char* expected) {
                          " in the environment: expected " + expected);
 }
 
-// Reads a launcher's pair of count and rank.
+// Reads the number of ranks and the rank that a launcher has set.
 Status ReadPair(const char* size_name, const char* rank_name,
                 LaunchInfo::Family family, LaunchInfo* info) {
   const std::string size_text = Environment(size_name);
@@ -318,7 +329,7 @@ Status ReadPair(const char* size_name, const char* rank_name,
 
 bool IsSet(const char* name) { return !Environment(name).empty(); }
 
-// What the launcher calls the job; empty if it calls it nothing.
+// The launcher's name for the job; empty if it has none.
 std::string ReadJob() {
   for (const char* name : {"PMIX_NAMESPACE", "PMI_JOBID"}) {
     if (std::string job = Environment(name); !job.empty()) return job;
@@ -327,7 +338,7 @@ std::string ReadJob() {
   return Environment("SLURM_JOB_ID") + "." + Environment("SLURM_STEP_ID");
 }
 
-// A number and a name, as "5:tf_hvd-x7k2".
+// A file number and a name, such as "5:tf_hvd-x7k2".
 void ReadRecording(LaunchInfo* info) {
   info->job = ReadJob();
   const std::string text = Environment(kRecording);
@@ -361,13 +372,17 @@ Status ReadConfig(Config* config) {
         " and " +
         std::to_string(static_cast<double>(config->stall_warn_ns) / 1e9));
   }
+  // A job never fails before its stall was warned about.
+  if (config->stall_stuck_ns <= config->stall_warn_ns) {
+    config->stall_stuck_ns = config->stall_fail_ns;
+  }
   return Status::Ok();
 }
 
 std::string NcclSettings() {
   std::string settings;
   for (const char* name : kNcclAlike) {
-    // To NCCL, empty is not the same as unset.
+    // NCCL distinguishes empty from unset.
     const char* const value = std::getenv(name);
     if (value != nullptr) settings += std::string(name) + "=" + value + "\n";
   }
@@ -380,8 +395,8 @@ Status ReadLaunchInfo(LaunchInfo* info) {
   if (Environment(kAloneVariable) == "1") return Status::Ok();
   ReadRecording(info);
   info->rank_mark = Environment(kStartedBy);
-  // mpirun and mpiexec inside a Slurm allocation may use srun to start their
-  // daemons: their own marks count for more than Slurm's.
+  // Inside a Slurm allocation mpirun and mpiexec may start their daemons with
+  // srun, so their own variables take precedence over Slurm's.
   if (IsSet("OMPI_COMM_WORLD_SIZE") || IsSet("OMPI_COMM_WORLD_RANK")) {
     const std::string prefix = Environment("OPAL_PREFIX");
     if (!prefix.empty()) info->library_hint = prefix + "/lib";
@@ -389,11 +404,12 @@ Status ReadLaunchInfo(LaunchInfo* info) {
                     Family::kOpenMpi, info);
   }
   const bool pmi = IsSet("PMI_SIZE") || IsSet("PMI_RANK");
-  // srun may offer PMI to either family: only hydra also counts local ranks.
+  // srun may provide PMI to either family, but only hydra also sets local
+  // ranks.
   if (pmi && (IsSet("MPI_LOCALNRANKS") || !IsSet("SLURM_STEP_ID"))) {
     return ReadPair("PMI_SIZE", "PMI_RANK", Family::kMpich, info);
   }
-  // salloc and sbatch set SLURM_NTASKS as well; a step is what srun starts.
+  // salloc and sbatch set SLURM_NTASKS as well, but only srun creates a step.
   if (IsSet("SLURM_STEP_ID") && IsSet("SLURM_PROCID")) {
     const char* count =
         IsSet("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
@@ -406,7 +422,7 @@ Status ReadLaunchInfo(LaunchInfo* info) {
 }
 
 void PreferLibfabricInMpich() {
-  // The last one counts for most.
+  // The last one takes precedence.
   for (const char* name :
        {"MPICH_CH4_NETMOD", "MPIR_PARAM_CH4_NETMOD", "MPIR_CVAR_CH4_NETMOD"}) {
     if (IsSet(name)) return;
@@ -433,10 +449,12 @@ Settings EqualSettings() {
 std::string ConfigMarkdown() {
   std::string page =
       "# Configuration\n\n"
-      "Read once, by `init()`. What must be equal on all ranks is compared "
-      "there: a difference is an error that names the variable, the ranks and "
-      "the values.\n\n"
-      "| variable | default | value | meaning | equal on all ranks |\n"
+      "Most settings are environment variables that `init()` reads once. "
+      "`init()` also compares the variables that must be the same on all "
+      "ranks. "
+      "If they differ, it fails with an error that names the variable, the "
+      "ranks and the values.\n\n"
+      "| variable | default | value | meaning | same on all ranks |\n"
       "|---|---|---|---|---|\n";
   for (const Variable& variable : kVariables) {
     page += std::string("| `") + variable.name + "` | " + variable.fallback +

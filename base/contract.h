@@ -1,6 +1,5 @@
-// What `tf_hvd run`, its agent, the ranks and this library call each other:
-// names, and nothing else. A test compares them with tf_hvd/core/contract.py,
-// and no other file writes one out.
+// Names that `tf_hvd run`, its agent, the ranks and this library share. A test
+// compares them with tf_hvd/core/contract.py. No other file may spell one out.
 #ifndef TF_HVD_BASE_CONTRACT_H_
 #define TF_HVD_BASE_CONTRACT_H_
 
@@ -11,14 +10,14 @@ inline constexpr char kAloneVariable[] = "TF_HVD_ALONE";
 inline constexpr char kRecording[] = "TF_HVD_RECORDING";
 inline constexpr char kStartedBy[] = "TF_HVD_STARTED_BY";
 
-// A process, as /proc has its name.
+// A process name, as shown in /proc.
 inline constexpr char kKeeper[] = "tf_hvd_run_rank";
 
-// Memory without a name, as /proc has it.
+// The name of an anonymous memory file, as shown in /proc.
 inline constexpr char kRecorder[] = "tf_hvd_recorder";
 
-// How MPICH, Open MPI, Open MPI before 5 and Intel MPI name their shared
-// memory.
+// Prefixes of the shared memory files of MPICH, Open MPI, Open MPI before 5 and
+// Intel MPI.
 inline constexpr const char* kMpiSegments[] = {"mpich_shm_", "sm_segment.",
                                                "vader_segment.", "Intel_MPI_"};
 

@@ -1,5 +1,5 @@
-// What this process has done that costs time and that no clock tells reliably:
-// for tests, which must not look at a clock. Any thread.
+// Counters of operations that cost time but that a clock cannot measure
+// reliably. Tests, which must not depend on a clock, read them. Any thread.
 #ifndef TF_HVD_BASE_COUNTERS_H_
 #define TF_HVD_BASE_COUNTERS_H_
 
@@ -10,14 +10,15 @@
 
 namespace tf_hvd {
 
-// In the order in which the C API gives them.
+// In the order of the C API.
 enum class Counted : size_t {
-  // Lines of 64 bytes in memory that ranks share: written, and looked at when
-  // they had what was waited for. Of slots, those of short operations alone.
+  // Lines of 64 bytes in memory shared by the ranks: written, and read when
+  // they contained the awaited value. Slots are counted for short operations
+  // only.
   kLinesWritten,
   kLinesRead,
-  kSystemCalls,  // that wake a thread, or wait to be woken
-  kFences,       // behind streaming stores
+  kSystemCalls,  // that wake a thread, or block until woken
+  kFences,       // after streaming stores
 };
 inline constexpr size_t kCounters = 4;
 

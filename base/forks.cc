@@ -37,11 +37,11 @@ Mutex* ForkSafeMutex() {
 std::string ForkedText(int rank) {
   return "process " + std::to_string(getpid()) + " was forked from rank " +
          std::to_string(rank) +
-         " and is not in the job: it may ask for rank() and size(), but "
-         "collectives, init() and shutdown() are for the rank itself. Make "
-         "the call there. To run the process on its own, start it as a new "
-         "program (subprocess, or multiprocessing with \"spawn\") with "
-         "TF_HVD_ALONE=1 in its environment";
+         " and is not in the job: it can call rank() and size(), but not "
+         "collectives, init() or shutdown(). Make the call in the rank itself. "
+         "To run this process independently, start it as a new program "
+         "(subprocess, or multiprocessing with \"spawn\") with TF_HVD_ALONE=1 "
+         "in its environment";
 }
 
 }  // namespace tf_hvd

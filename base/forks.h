@@ -1,6 +1,6 @@
-// Forks: what a child of fork() may still do with the runtime of its parent. It
-// has a copy of everything but the threads and the place in the job: it may
-// ask who its parent is, and nothing else.
+// Forks: limits what a child of fork() may do with its parent's runtime. The
+// child has a copy of everything except the threads and the membership in the
+// job. It may query the parent's rank and size, and nothing else.
 #ifndef TF_HVD_BASE_FORKS_H_
 #define TF_HVD_BASE_FORKS_H_
 
@@ -10,18 +10,17 @@
 
 namespace tf_hvd {
 
-// Notes forks from now on; a second call does nothing. Any thread.
+// Starts watching for forks; further calls do nothing. Any thread.
 void WatchForks();
 
-// True in a process that was forked from one that had called WatchForks. Any
-// thread.
+// True in a process that was forked after WatchForks was called. Any thread.
 bool InForkedChild();
 
-// A lock that a child of fork() never finds taken: fork waits for it. For what
-// a child may ask; never held while anything waits. Any thread.
+// A lock that is never held in a forked child: fork waits until it is free. It
+// protects state that a child may query. Never held while blocking. Any thread.
 Mutex* ForkSafeMutex();
 
-// Why a collective fails in a forked child of rank `rank`.
+// The error text for a collective in a forked child of rank `rank`.
 std::string ForkedText(int rank);
 
 }  // namespace tf_hvd

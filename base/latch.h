@@ -1,7 +1,7 @@
-// Latch: what one thread sets and others wait for, for a limited time by the
-// steady clock. std::condition_variable::wait_for would do, but below glibc
-// 2.30, for which --portable builds, it waits by the system's clock, which can
-// be set.
+// Latch: set once by one thread; others wait for it with a time-out by the
+// steady clock. std::condition_variable::wait_for would do, but with glibc
+// before 2.30, which --portable builds for, it uses the system clock, which can
+// be changed.
 //
 // Any thread.
 #ifndef TF_HVD_BASE_LATCH_H_
@@ -18,16 +18,17 @@ namespace tf_hvd {
 class Latch {
  public:
   Latch();
-  // Nobody waits any more.
+  // No thread may be waiting.
   ~Latch();
 
   Latch(const Latch&) = delete;
   Latch& operator=(const Latch&) = delete;
 
-  // For good. Wakes all that wait.
+  // Permanently. Wakes all waiting threads.
   void Set();
 
-  // Returns when it is set, or after `ns` nanoseconds. True if it is set.
+  // Returns when the latch is set, or after `ns` nanoseconds. True if it is
+  // set.
   bool WaitFor(int64_t ns);
 
  private:

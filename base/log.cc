@@ -24,7 +24,7 @@ void WriteLog(LogLevel level, const std::string& who, const std::string& text) {
   const std::string line = std::string("tf_hvd ") +
                            kWords[static_cast<size_t>(level)] + ", " + who +
                            ": " + text + "\n";
-  // A log line that cannot be written must not end a training.
+  // A log line that cannot be written must not end training.
   const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
   static_cast<void>(written);
 }

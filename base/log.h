@@ -1,4 +1,5 @@
-// Log: one line on stderr for each thing a user should know. Any thread.
+// Log: prints one line on stderr for each event that a user should know about.
+// Any thread.
 #ifndef TF_HVD_BASE_LOG_H_
 #define TF_HVD_BASE_LOG_H_
 
@@ -8,10 +9,10 @@ namespace tf_hvd {
 
 enum class LogLevel { kTrace, kDebug, kInfo, kWarning, kError, kFatal };
 
-// "warning" -> kWarning; false for a word that is no level.
+// "warning" -> kWarning; false if the word does not name a level.
 bool ParseLogLevel(const std::string& word, LogLevel* level);
 
-// Writes "tf_hvd warning, rank 1 (host): text" as one write, so that lines of
+// Writes "tf_hvd warning, rank 1 (host): text" in one write, so that lines of
 // several ranks do not mix.
 void WriteLog(LogLevel level, const std::string& who, const std::string& text);
 

@@ -1,4 +1,5 @@
-// Memory: where the tensors of a request lie. Span: one run of elements there.
+// Memory: the kind of memory that holds a request's tensors. Span: one run of
+// elements there.
 #ifndef TF_HVD_BASE_MEMORY_H_
 #define TF_HVD_BASE_MEMORY_H_
 
@@ -13,15 +14,16 @@ enum class MemoryKind : uint8_t { kHost, kPinned, kDevice };
 
 struct Memory {
   MemoryKind kind = MemoryKind::kHost;
-  // Of kDevice: which, among those that this process sees; -1 for a rank that
-  // has joined, and has no tensor.
+  // For kDevice: the GPU's number among those visible to this process; -1 for a
+  // rank that has joined and has no tensor.
   int device = -1;
-  // Of kDevice: after this it may be used. Null: at once.
+  // For kDevice: the memory may be used after this event. Null: immediately.
   std::shared_ptr<GpuEvent> ready;
 };
 
 // `input` is read, `output` is written; they may be equal. A null `input`
-// stands for zeros (a rank that has joined), a null `output` for nowhere.
+// stands for zeros (a rank that has joined). With a null `output` the result is
+// discarded.
 struct Span {
   const void* input = nullptr;
   void* output = nullptr;

@@ -1,5 +1,5 @@
-// Mixed: the bits of a number, so that each one depends on all. Equal on all
-// machines.
+// Mixed: scrambles the bits of a number so that each output bit depends on all
+// input bits. The result is the same on all machines.
 #ifndef TF_HVD_BASE_MIX_H_
 #define TF_HVD_BASE_MIX_H_
 

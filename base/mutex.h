@@ -3,7 +3,7 @@
 // names of Clang's documentation, and are empty for other compilers.
 //
 // A std::condition_variable waits with MutexLock::native(). The predicate of
-// the wait names the mutex, because the analysis reads each lambda by itself:
+// the wait names the mutex, because the analysis treats each lambda separately:
 //
 //   changed_.wait(lock.native(), [this]() REQUIRES(mutex_) { return ended_; });
 #ifndef TF_HVD_BASE_MUTEX_H_
@@ -17,20 +17,20 @@
 #define TF_HVD_THREAD_ANNOTATION(x)
 #endif
 
-// Mark a class as a lock, and as the holder of a lock for a scope.
+// Mark a class as a lock, and as the scoped holder of a lock.
 #define CAPABILITY(x) TF_HVD_THREAD_ANNOTATION(capability(x))
 #define SCOPED_CAPABILITY TF_HVD_THREAD_ANNOTATION(scoped_lockable)
 
-// Mark a variable, and the object that it points to, as protected by the lock.
+// Mark a variable, and the object it points to, as protected by the lock.
 #define GUARDED_BY(x) TF_HVD_THREAD_ANNOTATION(guarded_by(x))
 #define PT_GUARDED_BY(x) TF_HVD_THREAD_ANNOTATION(pt_guarded_by(x))
 
-// Mark a function whose caller must hold the lock, and must not hold it.
+// Mark a function that must be called with, or without, the lock held.
 #define REQUIRES(...) TF_HVD_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))
 #define EXCLUDES(...) TF_HVD_THREAD_ANNOTATION(locks_excluded(__VA_ARGS__))
 
-// Mark a function that takes the lock, that releases it, and that takes it if
-// the function returns the first argument.
+// Mark a function that acquires the lock, releases it, or acquires it if it
+// returns the first argument.
 #define ACQUIRE(...) TF_HVD_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
 #define RELEASE(...) TF_HVD_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
 #define TRY_ACQUIRE(...) \

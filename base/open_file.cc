@@ -11,14 +11,14 @@ OpenFile::OpenFile(int number) : number_(number) {
   inode_ = about.st_ino;
 }
 
-bool OpenFile::IsThere() const {
+bool OpenFile::IsOpen() const {
   struct stat about = {};
   return number_ >= 0 && fstat(number_, &about) == 0 &&
          about.st_dev == device_ && about.st_ino == inode_;
 }
 
 void OpenFile::Close() {
-  if (IsThere()) close(number_);
+  if (IsOpen()) close(number_);
   number_ = -1;
 }
 

@@ -1,5 +1,6 @@
-// OpenFile: a file that this process has opened, known again after its number
-// was given to another one: scripts close files that they have not opened.
+// OpenFile: a file that this process has opened. Detects when its number has
+// been reused for another file, because scripts close files that they have not
+// opened.
 #ifndef TF_HVD_BASE_OPEN_FILE_H_
 #define TF_HVD_BASE_OPEN_FILE_H_
 
@@ -13,9 +14,9 @@ class OpenFile {
   explicit OpenFile(int number);
 
   int number() const { return number_; }
-  // False if somebody has closed it.
-  bool IsThere() const;
-  // Unless somebody has.
+  // False if the program has closed the file.
+  bool IsOpen() const;
+  // Closes the file unless the program already has.
   void Close();
 
  private:

@@ -12,22 +12,22 @@
 namespace tf_hvd {
 namespace {
 
-// Against a loop, should the kernel's numbers change while they are read.
+// Prevents an endless loop if process numbers change while they are read.
 constexpr int kMaxAncestors = 64;
 
 std::string FolderOf(pid_t process) {
   return "/proc/" + std::to_string(process);
 }
 
-// Empty where it cannot be read. A process may end between open and read, which
-// then fails: an iterator over the file would throw, operator<< does not.
+// Empty if the file cannot be read. A process may end between open and read,
+// which then fails: an iterator over the file would throw, operator<< does not.
 std::string Contents(const std::string& path) {
   std::ostringstream contents;
   contents << std::ifstream(path, std::ios::binary).rdbuf();
   return contents.str();
 }
 
-// Calls `visit` with each name in a folder that is a number.
+// Calls `visit` with each numeric name in a folder.
 template <typename Visit>
 void EachNumber(const std::string& folder, const Visit& visit) {
   DIR* const entries = opendir(folder.c_str());
@@ -54,7 +54,7 @@ std::string HostName() {
 
 std::optional<Process> FindProcess(pid_t id) {
   const std::string line = Contents(FolderOf(id) + "/stat");
-  // The second field is a name in parentheses that may hold anything.
+  // The second field is a name in parentheses that may contain any character.
   const size_t begin = line.find('(');
   const size_t end = line.rfind(')');
   if (begin == std::string::npos || end == std::string::npos) {
@@ -68,7 +68,7 @@ std::optional<Process> FindProcess(pid_t id) {
   rest >> state >> process.parent;
   process.ended = state == "Z" || state == "X";
   process.stopped = state == "T" || state == "t";
-  constexpr int kFieldsBeforeStart = 17;  // proc(5): the 5th to the 21st
+  constexpr int kFieldsBeforeStart = 17;  // proc(5): fields 5 to 21
   for (int i = 0; i < kFieldsBeforeStart; ++i) rest >> state;
   rest >> process.start;
   if (!rest) return std::nullopt;

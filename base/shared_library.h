@@ -1,5 +1,5 @@
-// What a shared library that was opened at run time has. Header-only: MPI's
-// shims, which link nothing of tf_hvd, use it too.
+// Lookups in a shared library that was loaded at run time. Header-only, because
+// MPI's shims, which link nothing of tf_hvd, use it too.
 #ifndef TF_HVD_BASE_SHARED_LIBRARY_H_
 #define TF_HVD_BASE_SHARED_LIBRARY_H_
 
@@ -9,7 +9,7 @@
 
 namespace tf_hvd {
 
-// Looks up names in one library, and remembers the first that is missing.
+// Looks up names in one library and remembers the first missing one.
 class Symbols {
  public:
   explicit Symbols(void* library) : library_(library) {}
@@ -19,7 +19,7 @@ class Symbols {
     *function = reinterpret_cast<Function>(Address(name));
   }
 
-  // Null if the library lacks it, which then does not count as missing.
+  // Null if the library lacks the name, which then does not count as missing.
   template <typename Function>
   void FindExtension(const char* name, Function* function) {
     *function = reinterpret_cast<Function>(dlsym(library_, name));
@@ -39,8 +39,8 @@ class Symbols {
   const char* missing_ = nullptr;
 };
 
-// The file that the library with this address was opened from, as the loader
-// tells it; `otherwise` if it does not.
+// The file that the library with this address was loaded from, according to the
+// loader; `otherwise` if the loader does not know it.
 inline std::string PathOf(void* address, const std::string& otherwise) {
   Dl_info info;
   if (address == nullptr || dladdr(address, &info) == 0) return otherwise;

@@ -1,9 +1,9 @@
-// SharedValue: a container that all its copies have in common. It is changed by
-// assigning another as a whole. Of the ranks of a large job each copy would be
-// a megabyte.
+// SharedValue: a container shared by all its copies. It is changed only by
+// assigning another as a whole. For the ranks of a large job, each deep copy
+// would take a megabyte.
 //
-// As safe as a std::shared_ptr to what is const: copies may be read on any
-// thread.
+// Thread safety is that of a std::shared_ptr to const: copies may be read on
+// any thread.
 #ifndef TF_HVD_BASE_SHARED_VALUE_H_
 #define TF_HVD_BASE_SHARED_VALUE_H_
 

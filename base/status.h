@@ -1,11 +1,12 @@
-// Status: the outcome of a call. One pointer, null when all is well.
+// Status: the outcome of a call. One pointer, null on success.
 //
 // Three kinds of failure exist (docs/errors.md): a user's mistake
-// (kInvalidArgument, kFailedPrecondition), the environment's fault (kAborted:
-// a rank died, a launcher and an MPI that do not belong together) and our bug
-// (kInternal). What was being done is put before the text (WithContext).
+// (kInvalidArgument, kFailedPrecondition), a failure of the environment
+// (kAborted: a rank died, or the launcher and the MPI do not match) and a bug
+// in tf_hvd (kInternal). WithContext prefixes the text with the operation that
+// failed.
 //
-// Immutable after construction, so it may be read on any thread.
+// Immutable after construction, so any thread may read it.
 #ifndef TF_HVD_BASE_STATUS_H_
 #define TF_HVD_BASE_STATUS_H_
 
@@ -18,10 +19,10 @@ namespace tf_hvd {
 
 enum class StatusCode : uint8_t {
   kOk = 0,
-  kInvalidArgument = 1,     // one rank's call is wrong by itself
+  kInvalidArgument = 1,     // one rank's call is invalid on its own
   kFailedPrecondition = 2,  // ranks disagree, or the runtime is not running
-  kAborted = 3,             // the job cannot go on: death, stall, leave
-  kInternal = 4,            // a bug of tf_hvd
+  kAborted = 3,             // the job cannot continue: death, stall, leave
+  kInternal = 4,            // a bug in tf_hvd
 };
 
 class [[nodiscard]] Status {
@@ -37,8 +38,8 @@ class [[nodiscard]] Status {
   // Empty when ok.
   const std::string& message() const;
 
-  // The same code, with `context` put before the message ("context: message").
-  // An ok Status stays ok.
+  // The same code, with `context` prepended to the message ("context:
+  // message"). An ok Status stays ok.
   Status WithContext(const std::string& context) const;
 
  private:
@@ -54,7 +55,7 @@ Status FailedPrecondition(std::string message);
 Status Aborted(std::string message);
 Status Internal(std::string message);
 
-// Leaves the calling function with a Status that is not ok.
+// Returns from the calling function if the Status is not ok.
 #define TF_HVD_RETURN_IF_ERROR(expression)           \
   do {                                               \
     ::tf_hvd::Status tf_hvd_status_ = (expression);  \

@@ -1,6 +1,6 @@
-// The tables of element types, of reduce operations and of kinds of
-// collectives. The numbers travel on the wire and appear as op attributes:
-// never renumber them.
+// The tables of element types, reduce operations and kinds of collectives. The
+// numbers are sent between ranks and appear as op attributes: never renumber
+// them.
 #ifndef TF_HVD_BASE_TYPES_H_
 #define TF_HVD_BASE_TYPES_H_
 
@@ -14,7 +14,7 @@
 
 namespace tf_hvd {
 
-// 0 to 9 as in Horovod, then our own.
+// 0 to 9 as in Horovod, then tf_hvd's additions.
 enum class DType : uint8_t {
   kUint8 = 0,
   kInt8 = 1,
@@ -58,26 +58,26 @@ enum class OpKind : uint8_t {
 };
 inline constexpr int kOpKindCount = 9;
 
-// What a collective yields to a rank for each tensor.
+// The result of a collective on one rank, for each tensor.
 enum class Yield : uint8_t {
   kNothing,   // there are no tensors
   kWhole,     // as many elements as the tensor has
-  kOwnRows,   // its share of as many rows as the tensor has, ScatteredRows
-  kAllRows,   // the rows of all ranks, each of which may have another number
-  kSentRows,  // the rows that each rank has for it, of which there may be any
+  kOwnRows,   // its share of the tensor's rows, ScatteredRows
+  kAllRows,   // the rows of all ranks, which may have different numbers of rows
+  kSentRows,  // the rows that each rank sends to this one, any number
 };
 
 enum OpTrait : unsigned {
-  kReducesElements = 1,  // the others move bytes
+  kReducesElements = 1,  // kinds without it move bytes
   kHasRoot = 2,
-  kRunsAfterJoin = 4,  // a rank that has joined gives zeros, or no rows
+  kRunsAfterJoin = 4,  // a rank that has joined contributes zeros, or no rows
   kHasGroups = 8,      // TensorFlow has an op for groups of tensors as well
 };
 
 struct OpKindRow {
   const char* name;
   Yield yield;
-  unsigned traits;  // of OpTrait
+  unsigned traits;  // bits of OpTrait
 };
 
 // In the order of the enumeration. A test compares it with
@@ -95,7 +95,7 @@ inline constexpr std::array<OpKindRow, kOpKindCount> kOpKinds = {{
     {"reducescatter", Yield::kOwnRows, kReducesElements | kHasGroups},
 }};
 
-// What arrives from another rank may be any number.
+// A kind received from another rank may be any number.
 inline constexpr OpKindRow kUnknownKind = {"?", Yield::kNothing,
                                            kRunsAfterJoin};
 
@@ -109,11 +109,11 @@ constexpr bool Has(OpKind kind, OpTrait trait) {
   return (RowOf(kind).traits & trait) != 0;
 }
 
-// Elements are reduced: what is counted are elements, not bytes.
+// True if elements are reduced; sizes are then counted in elements, not bytes.
 constexpr bool Reduces(OpKind kind) { return Has(kind, kReducesElements); }
 
-// The numbers of rows may differ between ranks, which tell them to each other
-// first.
+// True if the number of rows may differ between ranks, which then exchange the
+// numbers first.
 constexpr bool RowsDiffer(OpKind kind) {
   return YieldOf(kind) == Yield::kAllRows || YieldOf(kind) == Yield::kSentRows;
 }
@@ -121,17 +121,16 @@ constexpr bool RowsDiffer(OpKind kind) {
 // The kinds that move tensors, in the order of their numbers.
 std::vector<OpKind> TensorKinds();
 
-// TensorFlow's ops of such a kind: "HorovodAllreduce" and, of what has groups,
-// "HorovodGroupedAllreduce".
+// TensorFlow's ops of such a kind: "HorovodAllreduce" and, for kinds with
+// groups, "HorovodGroupedAllreduce".
 std::vector<std::string> OpsOf(OpKind kind);
 
 // The process set of all ranks.
 inline constexpr int32_t kWorldSet = 0;
 
-// The ranks of a process set, ascending; or those of an operation, in its
-// order. One list for all who speak of the set, from when it is added until
-// nobody does any more: in a large job a copy for each call would cost more
-// than the call.
+// The ranks of a process set, ascending; or the ranks of an operation, in its
+// order. All users of a set share one list until the last one releases it: in a
+// large job a copy for each call would cost more than the call.
 using SetMembers = std::shared_ptr<const std::vector<int>>;
 
 inline SetMembers MembersOf(std::vector<int> ranks) {
@@ -148,7 +147,8 @@ const char* NameOf(ReduceOp op);      // "Average"
 const char* NameOf(OpKind kind);      // "allreduce"
 const char* NameOf(DeviceKind kind);  // "CPU"
 
-// "float32[3,4]"; a dimension of -1, which may differ between ranks, is "?".
+// "float32[3,4]"; a dimension of -1, which may differ between ranks, is shown
+// as "?".
 std::string Describe(DType dtype, const std::vector<int64_t>& shape);
 
 // The product of the dimensions; 1 for a scalar.

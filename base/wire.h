@@ -1,6 +1,6 @@
 // Little-endian reading and writing of the wire forms (agreement.md, section
-// 3). A Reader never reads past its end: the first short read makes it fail for
-// good, and all later reads give zeros.
+// 3). A Reader never reads past its end: after the first short read it has
+// failed permanently, and all later reads return zeros.
 #ifndef TF_HVD_BASE_WIRE_H_
 #define TF_HVD_BASE_WIRE_H_
 
@@ -13,7 +13,7 @@
 namespace tf_hvd {
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
-              "the wire form is little-endian and so must be the machine");
+              "the wire form is little-endian, so the machine must be too");
 
 class Writer {
  public:
@@ -26,9 +26,9 @@ class Writer {
     Put(static_cast<uint32_t>(text.size()));
     bytes_.append(text);
   }
-  // What another Writer has made.
+  // Appends the bytes of another Writer.
   void PutBytes(std::string_view bytes) { bytes_.append(bytes); }
-  // Overwrites what was put at `offset`.
+  // Overwrites the value at `offset`.
   void PatchU32(size_t offset, uint32_t value) {
     std::memcpy(&bytes_[offset], &value, sizeof(value));
   }
@@ -53,7 +53,7 @@ class Reader {
   }
   std::string_view GetText() { return Raw(Get<uint32_t>()); }
 
-  // What was read makes no sense.
+  // Marks the input as invalid.
   void Fail() { ok_ = false; }
 
   bool ok() const { return ok_; }

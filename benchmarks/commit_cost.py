@@ -1,10 +1,10 @@
-"""What a commit costs a training step of ResNet-50: steps with and without one, in turns.
+"""Measures the cost of a commit in ResNet-50 training; steps with and without one alternate.
 
     tf_hvd run -np 2 --min-np 2 python benchmarks/commit_cost.py
 
-On rank 0: the median of a step; of what a commit adds to it, in the call and beside the step that
-follows, over neighbours of which one has it, with the 95 % interval of that median; and of a
-commit by itself, until it is written.
+Rank 0 prints medians: a step's time, the time that a commit adds with its 95 % interval, and
+the time until a commit is written. The added time covers the call and the
+following step. It is taken from pairs of adjacent steps, one of them with a commit.
 """
 
 import statistics
@@ -17,9 +17,9 @@ from absl import app, flags
 import tf_hvd as hvd
 import tf_hvd.keras as hvd_keras
 
-_BATCH = flags.DEFINE_integer("batch", 8, "images of a rank")
-_SIZE = flags.DEFINE_integer("size", 224, "pixels of a side")
-_PAIRS = flags.DEFINE_integer("pairs", 40, "pairs of steps, one of them with a commit")
+_BATCH = flags.DEFINE_integer("batch", 8, "images per rank")
+_SIZE = flags.DEFINE_integer("size", 224, "image width and height in pixels")
+_PAIRS = flags.DEFINE_integer("pairs", 40, "pairs of steps; one step of each has a commit")
 
 
 def main(argv):
@@ -52,7 +52,7 @@ def main(argv):
         for _ in range(7):
             state.commit()
             began = time.perf_counter()
-            state.commit()  # waits for the one before
+            state.commit()  # waits for the previous one
             written.append(time.perf_counter() - began)
         return found, written
 
@@ -60,7 +60,7 @@ def main(argv):
     if hvd.rank() == 0:
         plain = statistics.median(found[False])
         added = sorted(np.subtract(found[True], found[False]))
-        # Of so many values the median lies between these, 19 times of 20: the sign test.
+        # With this many values, the median is in this interval 19 times out of 20 (sign test).
         half = int(0.98 * len(added) ** 0.5)
         low, high = added[len(added) // 2 - half], added[(len(added) - 1) // 2 + half]
         stored = sum(np.asarray(v).nbytes for v in [*model.variables, *optimizer.variables])

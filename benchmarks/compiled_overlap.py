@@ -1,11 +1,12 @@
-"""How much of a compiled step's collectives XLA hides behind computation.
+"""Measures how much of a compiled step's collectives XLA hides behind computation.
 
     ./dev build
     python benchmarks/compiled_overlap.py --pretended=bazel-bin/benchmarks/pretended_calls.so
 
-One process. Each layer's gradient goes through a collective that takes a fixed time and no
-processor: tf_hvd's allreduce with a clock in place of its runtime, or the least that XLA can be
-given, a call that starts and one that waits. In turns; medians over the rounds.
+Runs in one process. Each layer's gradient goes through a collective that takes a fixed time and
+uses no processor. It is either tf_hvd's allreduce with a clock in place of its runtime, or a bare
+pair of XLA calls: one starts, the other waits. The variants are interleaved; the result is the
+median over the rounds.
 """
 
 import ctypes
@@ -19,16 +20,16 @@ from absl import app, flags
 import tf_hvd as hvd
 
 _PRETENDED = flags.DEFINE_string("pretended", None, "pretended_calls.so", required=True)
-_MS = flags.DEFINE_integer("ms", 10, "what a collective takes")
-_LAYERS = flags.DEFINE_integer("layers", 12, "each with one weight")
-_UNITS = flags.DEFINE_integer("units", 512, "of a layer")
-_ROWS = flags.DEFINE_integer("rows", 512, "of the batch")
-_ROUNDS = flags.DEFINE_integer("rounds", 21, "rounds, each with all ways")
-_STEPS = flags.DEFINE_integer("steps", 3, "steps of a way in a round")
+_MS = flags.DEFINE_integer("ms", 10, "duration of a collective in ms")
+_LAYERS = flags.DEFINE_integer("layers", 12, "layers, each with one weight")
+_UNITS = flags.DEFINE_integer("units", 512, "units per layer")
+_ROWS = flags.DEFINE_integer("rows", 512, "rows per batch")
+_ROUNDS = flags.DEFINE_integer("rounds", 21, "rounds; each runs all variants")
+_STEPS = flags.DEFINE_integer("steps", 3, "steps per variant and round")
 
 
 def load(path):
-    """The bare pair's op. What tf_hvd compiles from now on has a clock behind it."""
+    """Load the bare pair's op and make tf_hvd compile collectives that wait for a clock."""
     pair = tf.load_op_library(path).bare_pair
     minor = ".".join(tf.__version__.split(".")[:2])
     (xla,) = pathlib.Path(hvd.__file__).parent.glob(f"_tf_hvd_xla*{minor}*.so")

@@ -1,9 +1,10 @@
-"""What the reduction adds to a training step, compiled by XLA and not.
+"""Measures what the reduction adds to a training step, with and without XLA.
 
     tf_hvd run -np 2 python benchmarks/compiled_steps.py
 
-Four ways in turns, so that what else the machine does is alike for all: with the reduction of the
-gradients and without, each compiled and not. Medians over the rounds, of the slowest rank.
+Four variants are interleaved so that other load affects them equally: with and without the
+reduction of the gradients, each compiled and not. Prints medians over the rounds, of the slowest
+rank.
 """
 
 import time
@@ -15,8 +16,8 @@ from absl import app, flags
 import tf_hvd as hvd
 from tf_hvd.core.tensorflow_hooks import tf_variable
 
-_ROUNDS = flags.DEFINE_integer("rounds", 15, "rounds, each with all ways")
-_STEPS = flags.DEFINE_integer("steps", 3, "steps of a way in a round")
+_ROUNDS = flags.DEFINE_integer("rounds", 15, "rounds; each runs all variants")
+_STEPS = flags.DEFINE_integer("steps", 3, "steps per variant and round")
 
 
 def mlp():

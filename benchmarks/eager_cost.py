@@ -1,8 +1,8 @@
-"""The time of a 4-byte eager allreduce under two installations, in turns.
+"""Compares the time of a 4-byte eager allreduce between two installations.
 
     python benchmarks/eager_cost.py BEFORE/bin/python AFTER/bin/python -np 1
 
-Each turn starts a job under either Python; what a job says is the median of its batches. Ranks are
+Each turn starts one job with each Python. A job's result is the median of its batches. Ranks are
 bound to cores.
 """
 
@@ -36,7 +36,7 @@ if hvd.rank() == 0:
 
 
 def measure(python: str, ranks: int, named: bool) -> float:
-    """Microseconds of a call."""
+    """Return the time of a call in microseconds."""
     with tempfile.TemporaryDirectory() as folder:
         program = os.path.join(folder, "program.py")
         with open(program, "w") as file:
@@ -50,7 +50,7 @@ def measure(python: str, ranks: int, named: bool) -> float:
 
 
 def main() -> None:
-    """Prints the medians."""
+    """Print the medians."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("pythons", nargs=2, metavar="PYTHON")
     parser.add_argument("-np", type=int, default=1)

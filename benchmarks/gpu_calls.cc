@@ -1,10 +1,10 @@
 // bazel run //benchmarks:gpu_calls -- [ranks] [steps]
 //
-// What a step of training calls of CUDA and NCCL: how many kernels, collectives
-// and looks, and how many functions that wait for the device by themselves,
-// which is to be none. Ranks are threads, each with a GPU of software
-// (tests/gpu/), so that it counts the same on any machine: nothing is timed.
-// The first steps, which open devices and connect ranks, are told apart.
+// Counts the calls of CUDA and NCCL in a training step: kernels, collectives,
+// queries, and functions that block until the device is idle, of which there
+// must be none. Ranks are threads, each with a software GPU (tests/gpu/), so
+// the counts are equal on any machine; nothing is timed. The first steps, which
+// open devices and connect ranks, are counted separately.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -62,7 +62,7 @@ bool Measure(const StepPlan& plan, bool with_nccl) {
       CountSteps(plan, SoftwareGpu::Cuda(),
                  with_nccl ? SoftwareNccl::Api() : nullptr, &calls);
   std::printf("%s, %d ranks, %d requests in a step\n%-18s",
-              with_nccl ? "by NCCL" : "by way of the host's memory", plan.ranks,
+              with_nccl ? "by NCCL" : "through the host's memory", plan.ranks,
               kRequestsOfAStep, "");
   for (const Column& column : Columns()) std::printf("%15s", column.title);
   std::printf("\n");

@@ -1,8 +1,8 @@
-"""Predicts what a step's reduction on GPUs reaches of nccl-tests' bus bandwidth: a model.
+"""Predicts the share of nccl-tests' bus bandwidth that a step's reduction reaches: a model.
 
-No GPU is asked: all figures are assumed, and options change them. The first real run
-(tests/gpu/first_hour.sh, nccl-tests' all_reduce_perf) says which of them are wrong. Not in the
-model: kernels that share the memory's bandwidth with NCCL, and TensorFlow's own.
+No GPU is used: all figures are assumptions that options can change. The first real run
+(tests/gpu/first_hour.sh, nccl-tests' all_reduce_perf) shows which of them are wrong. The model
+omits kernels that share memory bandwidth with NCCL, and TensorFlow's own kernels.
 """
 
 from __future__ import annotations
@@ -27,21 +27,24 @@ class Machine:
     handover: float
 
     def nccl(self, size: int) -> float:
-        """An allreduce, as all_reduce_perf measures it: bus bandwidth is 2 (n - 1) / n of it."""
+        """Time of an allreduce as all_reduce_perf measures it.
+
+        The bus bandwidth is 2 (n - 1) / n of the bandwidth.
+        """
         return self.latency + size * 2 * (self.ranks - 1) / self.ranks / self.bus / 1e3
 
     def move(self, size: int) -> float:
-        """A launch that packs or unpacks: it reads and writes."""
+        """Time of a launch that packs or unpacks: it reads and writes each byte."""
         return self.launch + 2 * size / self.memory / 1e3
 
 
 def pieces_of(size: int, most: int) -> list[int]:
-    """Sizes of the pieces that so many bytes are cut into."""
+    """Sizes of the pieces into which `size` bytes are cut."""
     return [min(most, size - at) for at in range(0, size, most)]
 
 
 def packed(machine: Machine, sizes: list[int]) -> float:
-    """Pieces that are packed, reduced and unpacked on three streams, in two halves."""
+    """Time of pieces that are packed, reduced and unpacked on three streams, in two halves."""
     free = [0.0, 0.0]
     pack = call = unpack = 0.0
     for number, size in enumerate(sizes):
@@ -54,7 +57,7 @@ def packed(machine: Machine, sizes: list[int]) -> float:
 
 
 def in_place(machine: Machine, sizes: list[int], scaled: bool) -> float:
-    """Tensors that stay where they are; `scaled`: an average is divided after the sum."""
+    """Time of tensors that are reduced in place; `scaled`: an average, divided after the sum."""
     call = unpack = 0.0
     for size in sizes:
         call += machine.nccl(size)
@@ -64,21 +67,36 @@ def in_place(machine: Machine, sizes: list[int], scaled: bool) -> float:
 
 
 def one_stream(machine: Machine, sizes: list[int]) -> float:
-    """As before ADR 23: one after the other."""
+    """Time on one stream, one piece after the other, as before ADR 23."""
     return sum(machine.nccl(size) + 2 * machine.move(size) for size in sizes)
 
 
 def main() -> None:
-    """Prints a table."""
+    """Print a table."""
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("--ranks", type=int, default=8, help="GPUs of one machine")
-    parser.add_argument("--bus", type=float, default=450, help="NCCL's bus bandwidth, GB/s")
-    parser.add_argument("--latency", type=float, default=25, help="of an NCCL call, us")
-    parser.add_argument("--memory", type=float, default=2400, help="of packing kernels, GB/s")
-    parser.add_argument("--launch", type=float, default=4, help="of a kernel, us")
-    parser.add_argument("--handover", type=float, default=3, help="stream to stream, us")
+    parser.add_argument(
+        "--ranks", type=int, default=8, help="number of GPUs on the machine (default: 8)"
+    )
+    parser.add_argument(
+        "--bus", type=float, default=450, help="NCCL's bus bandwidth in GB/s (default: 450)"
+    )
+    parser.add_argument(
+        "--latency", type=float, default=25, help="latency of an NCCL call in us (default: 25)"
+    )
+    parser.add_argument(
+        "--memory",
+        type=float,
+        default=2400,
+        help="bandwidth of packing kernels in GB/s (default: 2400)",
+    )
+    parser.add_argument(
+        "--launch", type=float, default=4, help="launch time of a kernel in us (default: 4)"
+    )
+    parser.add_argument(
+        "--handover", type=float, default=3, help="time from stream to stream in us (default: 3)"
+    )
     machine = Machine(**vars(parser.parse_args()))
     print("share of nccl-tests' bus bandwidth\n")
     columns = ("MiB", "nccl-tests, us", "small tensors", "one large", "averaged", "one stream")

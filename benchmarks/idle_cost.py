@@ -1,9 +1,11 @@
 # tf_hvd run -np 2 python benchmarks/idle_cost.py
-"""What a job costs while it does nothing: the CPU time of each rank's process.
+"""Measures the CPU time of each rank's process while a job is idle.
 
-Three states are measured, each by the median of several windows: before hvd.init, as what
-Python and TensorFlow cost by themselves; after it, with nothing pending; and while one rank
-waits in an allreduce that the others have not called yet.
+The result is the median of several windows for each of three states:
+
+- before hvd.init, which is the cost of Python and TensorFlow;
+- after hvd.init, with nothing pending;
+- while one rank waits in an allreduce that the other ranks have not called yet.
 """
 
 import shlex
@@ -17,19 +19,19 @@ from absl import app, flags
 
 import tf_hvd as hvd
 
-_WINDOWS = flags.DEFINE_integer("windows", 5, "windows of each state")
-_SECONDS = flags.DEFINE_float("seconds", 2.0, "of each window")
+_WINDOWS = flags.DEFINE_integer("windows", 5, "number of windows per state")
+_SECONDS = flags.DEFINE_float("seconds", 2.0, "seconds per window")
 
 
 def cpu_share(seconds):
-    """CPU time of all threads of this process over a window of time, as a share of one core."""
+    """CPU time of all threads of this process during a time window, as a share of one core."""
     wall, cpu = time.perf_counter(), time.process_time()
     time.sleep(seconds)
     return (time.process_time() - cpu) / (time.perf_counter() - wall)
 
 
 def share_while_waiting(seconds):
-    """Rank 0 calls an allreduce a window earlier than the others."""
+    """CPU share while rank 0 calls an allreduce one window earlier than the other ranks."""
     late = threading.Thread(target=hvd.allreduce, args=(tf.constant(1.0),), daemon=True)
     hvd.allreduce(tf.constant(1.0), name="together")
     if hvd.rank() == 0:

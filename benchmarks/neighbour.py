@@ -1,11 +1,11 @@
 # python benchmarks/neighbour.py
-"""What other processes on a job's cores cost: calls in a second, tf_hvd beside raw MPI.
+"""Measures the effect of other processes on a job's cores: tf_hvd's calls per second, and MPI's.
 
-Each line is a job of its own: bound to cores or not, with busy processes that are pinned to its
-cores one by one, or with twice as many ranks as cores. Its ranks take turns: 4 kB eager
-allreduces by tf_hvd, then by MPI_Allreduce through mpi4py, in place; medians of the turns. Counted
-beside them for each call: how often rank 0's process gave its core away by itself (voluntary
-switches), and how often it lost it (involuntary).
+Each line is a separate job. It is bound to cores or not, and has busy processes pinned to its
+cores, or twice as many ranks as cores. Its ranks alternate between 4 kB eager allreduces by tf_hvd
+and by MPI_Allreduce through mpi4py, in place. The result is the median of the turns. Context
+switches of rank 0's process are also counted for each call: voluntary ones, when it gave up its
+core, and involuntary ones.
 """
 
 import os
@@ -17,14 +17,14 @@ import time
 
 from absl import app, flags
 
-_MPI = flags.DEFINE_enum("mpi", "openmpi", ["openmpi", "mpich"], "the MPI of the jobs")
-_SECONDS = flags.DEFINE_float("seconds", 2.0, "of each turn")
-_TURNS = flags.DEFINE_integer("turns", 5, "of each job")
+_MPI = flags.DEFINE_enum("mpi", "openmpi", ["openmpi", "mpich"], "MPI that the jobs use")
+_SECONDS = flags.DEFINE_float("seconds", 2.0, "seconds per turn")
+_TURNS = flags.DEFINE_integer("turns", 5, "turns per job")
 _MIXED = flags.DEFINE_integer(
-    "mixed", 0, "also an allreduce of so many bytes, an allgather and a broadcast"
+    "mixed", 0, "also measure an allreduce of this many bytes, an allgather and a broadcast"
 )
-_ONLY = flags.DEFINE_multi_integer("only", None, "lines of the table, from 0")
-_RANK = flags.DEFINE_bool("rank", False, "what the jobs run")
+_ONLY = flags.DEFINE_multi_integer("only", None, "lines of the table to run, counted from 0")
+_RANK = flags.DEFINE_bool("rank", False, "run as a rank of a job (internal)")
 
 SCENARIOS = [  # ranks for each core, bound, busy neighbours
     (1, True, 0),
@@ -44,7 +44,7 @@ def switches():
 
 
 def turn(call, seconds):
-    """Calls until rank 0's time is up: calls a second, and switches for each call."""
+    """Repeat the call until rank 0's time is up; return calls per second and switches per call."""
     before, began = switches(), time.perf_counter()
     calls, over = 0, False
     while not over:

@@ -1,10 +1,11 @@
 # tf_hvd run -np 2 python benchmarks/peers.py --sizes 4,1M [--horovod FOLDER]
-"""`tf_hvd bench` with other libraries in turns: TensorFlow's collectives, torch's Gloo, Horovod.
+"""`tf_hvd bench` interleaved with TensorFlow's collectives, torch's Gloo and Horovod.
 
-Takes the options of `tf_hvd bench` that say what to measure and how to report it. Each rank starts
-peers_worker.py and tells it through a socket when to run, while it waits; the worker runs on the
-rank's cores, and sleeps while others are timed. It takes the time behind a barrier of its own, so
-that the way to it does not count, makes its tensors itself and gives back hashes of the results.
+Takes the options of `tf_hvd bench` for measurements and reports. Each rank starts
+peers_worker.py, signals it through a socket when to run, and waits meanwhile. The worker runs on
+the rank's cores and sleeps while other libraries are timed. It starts its clock after its own
+barrier, so that the signal's latency does not count. It makes its tensors itself and returns
+hashes of the results.
 """
 
 import argparse
@@ -34,25 +35,25 @@ from tf_hvd.launch.job.hosts import Host
 from tf_hvd.launch.job.launchers import launchers_in
 
 WORKER = str(pathlib.Path(__file__).resolve().parent / "peers_worker.py")
-FOLDER = "/dev/shm"  # of the socket, whose path may have 107 bytes
-PATIENCE = 120.0  # seconds, for a worker to start and to answer
-GRACE = 10.0  # seconds, to end
+FOLDER = "/dev/shm"  # of the socket: its path may have at most 107 bytes
+PATIENCE = 120.0  # seconds for a worker to start and to answer
+GRACE = 10.0  # seconds for a worker to end
 LOOK = 0.2
 
 
 class Worker:
-    """A process, or a job of them, and the socket to it. What it prints goes to standard error."""
+    """A process or a job, and the socket to it. Its output goes to standard error."""
 
     def __init__(self, command, started, environ):
-        """Starts it and waits until it is ready.
+        """Start the worker and wait until it is ready.
 
         Args:
-          command: how peers_worker.py is started, without its last two arguments.
-          started: its last argument.
-          environ: its environment.
+          command: the command of peers_worker.py, without the last two arguments.
+          started: the last argument.
+          environ: the environment.
 
         Raises:
-          BenchError: it ended, said why it cannot, or is not ready after two minutes.
+          BenchError: the worker ended, reported an error, or was not ready after two minutes.
         """
         self._lines = None
         with (
@@ -72,7 +73,7 @@ class Worker:
             try:
                 self._lines = self._accepted(server)
                 self._answer()
-            except BaseException:  # Ctrl-C among them, which the worker's session does not get
+            except BaseException:  # including Ctrl-C, which the worker's session does not receive
                 self.end()
                 raise
 
@@ -94,10 +95,10 @@ class Worker:
         return f"it ended with exit code {self._process.returncode}"
 
     def ask(self, request):
-        """The answer of each of its ranks.
+        """Return the answers of all the worker's ranks.
 
         Raises:
-          BenchError: it failed, or has not answered within two minutes.
+          BenchError: the worker failed, or did not answer within two minutes.
         """
         with self._faults():
             self._lines.write(json.dumps(request) + "\n")
@@ -106,7 +107,7 @@ class Worker:
 
     @contextlib.contextmanager
     def _faults(self):
-        """Makes a BenchError, which all ranks get, of the socket's errors."""
+        """Turn the socket's errors into a BenchError, which all ranks get."""
         try:
             yield
         except TimeoutError:
@@ -117,7 +118,7 @@ class Worker:
     def _answer(self):
         with self._faults():
             line = self._lines.readline()
-        if not line.endswith("\n"):  # it has ended, maybe within an answer
+        if not line.endswith("\n"):  # the worker has ended, perhaps while writing an answer
             raise BenchError(self._how_it_ended())
         answer = json.loads(line)
         for each in (answer, *answer.get("ranks", ())):
@@ -126,7 +127,7 @@ class Worker:
         return answer["ranks"]
 
     def end(self):
-        """Lets it end; kills what is left of it."""
+        """Let the worker end; kill any process that is left."""
         if self._lines:
             with contextlib.suppress(OSError):
                 self._lines.close()
@@ -139,7 +140,7 @@ class Worker:
 
 
 class Outside(Peer):
-    """A library in other processes. Subclasses say how they are started."""
+    """A library in other processes. Subclasses define the command that starts them."""
 
     def __init__(self, job):
         self._job = job
@@ -149,11 +150,11 @@ class Outside(Peer):
         self._is_started = False
 
     def start(self):
-        """This rank's worker; None if another rank's is for all."""
+        """Start this rank's worker; return None if another rank's worker serves all ranks."""
         raise NotImplementedError
 
     def prepare(self, workload, inputs):
-        """Starts the workers before the first workload."""
+        """Start the workers before the first workload."""
         if not self._is_started:
             self._is_started, reason = True, None
             try:
@@ -173,10 +174,10 @@ class Outside(Peer):
         return self._ask(request)["reason"]
 
     def _ask(self, request):
-        """The answer of the worker's rank of this rank's number.
+        """Return the answer of the worker's rank that has this rank's number.
 
         Raises:
-          BenchError: a worker failed; on all ranks.
+          BenchError: a worker failed; raised on all ranks.
         """
         answers, fault = [], None
         if self._worker:
@@ -194,31 +195,31 @@ class Outside(Peer):
         self._ask({"do": "run", "calls": 1})
 
     def check(self, inputs, outputs):
-        """Compares hashes."""
+        """Compare hashes."""
         wanted = [hashlib.sha256(value.tobytes()).hexdigest() for value in outputs]
         found = self._ask({"do": "results"})["hashes"]
         pairs = enumerate(zip(wanted, found, strict=True))
         return next((number for number, pair in pairs if pair[0] != pair[1]), None)
 
     def seconds(self, calls, barrier):
-        """As the worker took it, behind its own barrier."""
+        """Return the worker's time, measured from its own barrier."""
         return self._ask({"do": "run", "calls": calls})["seconds"]
 
     def close(self):
-        """Ends the workers."""
+        """End the workers."""
         if self._worker:
             self._worker.end()
             self._worker = None
 
 
 def free_address(job):
-    """A host and port of this rank that nothing listens at just now."""
+    """Return a host and port of this rank on which no process listens."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         port = probe.getsockname()[1]
     name = os.uname().nodename
-    alone = set(job.gather(name)) == {name}
-    return f"{'localhost' if alone else name}:{port}"
+    one_host = set(job.gather(name)) == {name}
+    return f"{'localhost' if one_host else name}:{port}"
 
 
 class Distribute(Outside):
@@ -227,7 +228,7 @@ class Distribute(Outside):
     name = "tf.distribute"
 
     def missing(self):
-        return "one rank is no cluster" if self._job.size == 1 else None
+        return "a cluster needs at least two ranks" if self._job.size == 1 else None
 
     def start(self):
         cluster = {"worker": self._job.gather(free_address(self._job))}
@@ -238,7 +239,7 @@ class Distribute(Outside):
 
 
 class Gloo(Outside):
-    """torch.distributed, where torch is installed."""
+    """torch.distributed, if torch is installed."""
 
     name = "gloo"
 
@@ -252,7 +253,7 @@ class Gloo(Outside):
 
 
 class Horovod(Outside):
-    """A job that the launcher of Horovod's MPI starts, or horovodrun where it was built without.
+    """A job started by the launcher of Horovod's MPI, or by horovodrun if built without MPI.
 
     Its horovodrun adds options to MPI's launcher that Open MPI 5 does not know.
     """
@@ -265,12 +266,12 @@ class Horovod(Outside):
 
     def missing(self):
         if not self._folder:
-            return "name its environment: --horovod FOLDER"
+            return "pass its environment: --horovod FOLDER"
         python = self._folder / "python"
-        return None if os.access(python, os.X_OK) else f"there is no {python}"
+        return None if os.access(python, os.X_OK) else f"{python} does not exist"
 
     def start(self):
-        """A job with a rank for each of ours, on the same cores."""
+        """Start a job with one rank for each of ours, on the same cores."""
         hosts = self._job.gather(os.uname().nodename)
         cores = self._job.gather(sorted(os.sched_getaffinity(0)))
         if self._job.rank:
@@ -278,7 +279,7 @@ class Horovod(Outside):
         command = self._command(hosts)
         several = len(set(hosts)) > 1
         mine = os.sched_getaffinity(0)
-        # Its launcher gets the cores of all ranks; each worker takes those of its rank.
+        # Its launcher gets the cores of all ranks; each worker takes its rank's cores.
         os.sched_setaffinity(0, {core for each in cores for core in each})
         try:
             return Worker(command, {"cores": [] if several else cores}, self._environ)
@@ -298,8 +299,8 @@ class Horovod(Outside):
         launcher = next((one for each in folders for one in launchers_in(each)), None)
         if launcher is None:
             raise BenchError(
-                f"it was built with MPI, but {self._folder} and the PATH have no launcher of that "
-                "MPI: put its mpirun there"
+                f"it was built with MPI, but that MPI's launcher is neither in {self._folder} "
+                "nor in the PATH: put its mpirun there"
             )
         job = Job(
             ranks=len(hosts),
@@ -331,10 +332,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     bench.add_options(parser)
     parser.add_argument(
-        "--horovod", metavar="FOLDER", help="the Python environment where Horovod is installed"
+        "--horovod", metavar="FOLDER", help="Python environment in which Horovod is installed"
     )
     options = parser.parse_args()
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # of the workers
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # for the workers
     job = RunningJob()
     words = ["tf_hvd", "run", "-np", str(job.size), "python", *sys.argv]
     others = [Distribute(job), Gloo(job), Horovod(job, options.horovod)]

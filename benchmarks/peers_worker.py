@@ -1,8 +1,7 @@
-"""The other side of peers.py: a library in a process of its own, told what to do.
+"""The workers of peers.py: a library in a separate process that runs requests.
 
-Run as a file, by the Python of the environment in which the library is: nothing is imported but
-that library and NumPy. It reads requests from a socket, one JSON object in a line, and answers
-each with one.
+Run it as a file, with the Python of the library's environment: it imports only that library and
+NumPy. It reads requests from a socket, one JSON object per line, and answers each with a line.
 """
 
 from __future__ import annotations
@@ -35,18 +34,18 @@ class System:
         self._call: Any = None
 
     def prepare(self, request: dict[str, Any]) -> str | None:
-        """Makes the tensors and the call; why it cannot, if so."""
+        """Make the tensors and the call; return the reason if that is impossible."""
         if request["operation"] not in self.operations:
             return f"it is measured for {', '.join(self.operations)} only"
         return self.make(request)
 
     def inputs(self, request: dict[str, Any], dtype: Any) -> list[np.ndarray]:
-        """The same values as tf_hvd/bench/values.py makes."""
+        """Make the same values as tf_hvd/bench/values.py."""
         turn = np.array([(self.rank + step) % _VALUES for step in range(_VALUES)])
         return [np.resize(turn.astype(dtype), shape) for shape in request["inputs"]]
 
     def make(self, request: dict[str, Any]) -> str | None:
-        """What `prepare` does for what there is."""
+        """Make the call for a supported operation; return the reason if that is impossible."""
         raise NotImplementedError
 
     def run(self) -> Any:
@@ -56,11 +55,11 @@ class System:
         return [np.asarray(value) for value in self.run()]
 
     def barrier(self) -> None:
-        """The library's own, or the next best."""
+        """Run the library's barrier, or its closest equivalent."""
         raise NotImplementedError
 
     def next_request(self, lines: Any) -> dict[str, Any] | None:
-        """What to do next; None at the end."""
+        """Return the next request; None at the end."""
         line = lines.readline()
         return json.loads(line) if line else None
 
@@ -69,15 +68,15 @@ class System:
 
 
 class Horovod(System):
-    """Horovod's job has a launcher of its own: its rank 0 alone is told."""
+    """A Horovod job. Horovod's launcher starts it, and only its rank 0 reads requests."""
 
     operations = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter")
 
     def __init__(self, start: dict[str, Any]) -> None:
-        # Before the libraries' threads are there, which get the same cores.
-        told = [os.environ[name] for name in _RANK_VARIABLES if name in os.environ]
-        if start["cores"] and told:
-            os.sched_setaffinity(0, start["cores"][int(told[0])])
+        # Before the libraries start threads, which inherit these cores.
+        ranks = [os.environ[name] for name in _RANK_VARIABLES if name in os.environ]
+        if start["cores"] and ranks:
+            os.sched_setaffinity(0, start["cores"][int(ranks[0])])
         self._tf = importlib.import_module("tensorflow")
         self._hvd = importlib.import_module("horovod.tensorflow")
         self._hvd.init()
@@ -108,7 +107,7 @@ class Horovod(System):
         return None
 
     def results(self) -> list[np.ndarray]:
-        """Alltoall may give the splits as well."""
+        """Return the results; alltoall may also return the splits."""
         given = [value[0] if isinstance(value, (list, tuple)) else value for value in self.run()]
         return [np.asarray(value) for value in given]
 
@@ -116,10 +115,10 @@ class Horovod(System):
         self._hvd.allreduce(self._tf.ones([_TINY]), op=self._hvd.Sum, name="tf_hvd_bench_barrier")
 
     def next_request(self, lines: Any) -> dict[str, Any] | None:
-        """Rank 0 reads and tells."""
+        """Read the request on rank 0 and broadcast it."""
         request = super().next_request(lines) if self.rank == 0 else None
-        told: dict[str, Any] | None = self._hvd.broadcast_object(request, root_rank=0)
-        return told
+        sent: dict[str, Any] | None = self._hvd.broadcast_object(request, root_rank=0)
+        return sent
 
     def all_answers(self, answer: dict[str, Any]) -> list[dict[str, Any]]:
         return list(self._hvd.allgather_object(answer))
@@ -144,7 +143,7 @@ class Distribute(System):
 
         def each(tensors: Any) -> Any:
             context = tf.distribute.get_replica_context()
-            # It wants tensors that were made on its device, as gradients are.
+            # It requires tensors that were made on its device, as gradients are.
             placed = [tf.identity(tensor) for tensor in tensors]
             return context.all_reduce(tf.distribute.ReduceOp.SUM, placed)
 
@@ -156,9 +155,9 @@ class Distribute(System):
         return lambda: function(tensors)
 
     def make(self, request: dict[str, Any]) -> str | None:
-        """A call of all_reduce with all tensors, in a tf.function whatever the mode.
+        """Make one call of all_reduce with all tensors, in a tf.function in any mode.
 
-        Eagerly it takes many times as long, and nobody uses it so.
+        An eager call takes many times as long and is not used in practice.
         """
         dtype = self._tf.as_dtype(request["dtype"]).as_numpy_dtype
         self._call = self._summing(self.inputs(request, dtype))
@@ -169,7 +168,7 @@ class Distribute(System):
 
 
 class Gloo(System):
-    """torch.distributed over Gloo: in place, but for allgather."""
+    """torch.distributed over Gloo: in place, except allgather."""
 
     operations = ("allreduce", "allgather", "broadcast")
 
@@ -207,7 +206,7 @@ class Gloo(System):
         return None
 
     def results(self) -> list[np.ndarray]:
-        """Bits of what came; zeros are added from now on, so that sums cannot grow."""
+        """Return the bits of the results. Later calls add zeros, so that sums cannot grow."""
         self._call()
         bits = [each.view(self._torch.uint8).numpy().copy() for each in self._outputs]
         for each in self._outputs:
@@ -235,12 +234,12 @@ def answer(system: System, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(kind: str, path: str, started: str) -> None:
-    """Answers until the socket is closed.
+    """Answer requests until the socket is closed.
 
     Args:
       kind: one of SYSTEMS.
-      path: of the socket; only the rank that is told connects to it.
-      started: what the system needs to know, in JSON.
+      path: path of the socket; only the rank that reads requests connects to it.
+      started: the system's parameters, in JSON.
     """
     try:
         system = SYSTEMS[kind](json.loads(started))
@@ -249,9 +248,9 @@ def main(kind: str, path: str, started: str) -> None:
         system = System({"rank": 0, "size": 1})
     else:
         failure = None
-    told = kind != "horovod" or system.rank == 0
+    is_connected = kind != "horovod" or system.rank == 0
     with socket.socket(socket.AF_UNIX) as connection:
-        if told:
+        if is_connected:
             connection.connect(path)
         with connection.makefile("rw") as lines:
 
@@ -262,19 +261,19 @@ def main(kind: str, path: str, started: str) -> None:
             if failure:
                 say({"error": f"{type(failure).__name__}: {failure}"})
                 return
-            if told:
+            if is_connected:
                 say({"ranks": [{}]})
             while request := system.next_request(lines):
                 try:
                     mine = answer(system, request)
                 except Exception:
                     mine = {"error": traceback.format_exc().strip().splitlines()[-1]}
-                everyone = system.all_answers(mine)
-                if told:
-                    say({"ranks": everyone})
+                answers = system.all_answers(mine)
+                if is_connected:
+                    say({"ranks": answers})
 
 
 if __name__ == "__main__":
     if sys.path[0] == str(pathlib.Path(__file__).resolve().parent):
-        del sys.path[0]  # or modules of this folder would hide others
+        del sys.path[0]  # otherwise modules of this folder would hide others
     main(*sys.argv[1:])

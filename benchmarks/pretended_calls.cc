@@ -1,8 +1,7 @@
 // For compiled_overlap.py: collectives that take a fixed time and no processor,
-// so that what a compiled step loses by them is what XLA does not overlap.
-// Two kinds: tf_hvd's ops with a clock behind them in place of the runtime, and
-// BarePair, the least that XLA can be given: one call that starts, and one that
-// waits.
+// so that the time a compiled step loses is the time that XLA does not overlap.
+// There are two kinds: tf_hvd's ops with a clock in place of the runtime, and
+// BarePair, which is a minimal pair of XLA calls: one starts, the other waits.
 #include <dlfcn.h>
 
 #include <chrono>
@@ -23,7 +22,7 @@
 #include "xla/hlo/builder/xla_builder.h"
 #include "xla/shape_util.h"
 
-// libtensorflow_cc's; the header that declares it wants those of MLIR.
+// From libtensorflow_cc; the header that declares it needs MLIR's headers.
 namespace xla::ffi {
 const XLA_FFI_Api* GetXlaFfiApi();
 }
@@ -36,7 +35,7 @@ using Clock = std::chrono::steady_clock;
 
 std::chrono::microseconds duration;
 
-// Calls under way: when each is over, and who is told. Any thread; never
+// Calls in progress: the end time and the callback of each. Any thread; never
 // destroyed.
 class Timer {
  public:
@@ -85,7 +84,7 @@ class Timer {
   std::multimap<Clock::time_point, std::function<void()>> waiting_;
 };
 
-// All that an allreduce asks for.
+// The part of the runtime's interface that an allreduce needs.
 class PretendedCalls : public CompiledCalls {
  public:
   void NoteCompilation(const std::string&) override {}
@@ -111,7 +110,9 @@ class PretendedCalls : public CompiledCalls {
   }
 
  private:
-  static Status NotPretended() { return Internal("only allreduces are here"); }
+  static Status NotPretended() {
+    return Internal("only allreduces are supported");
+  }
 };
 
 ffi::Error StartBare(ffi::AnyBuffer, ffi::Result<ffi::AnyBuffer> result) {
@@ -170,7 +171,7 @@ REGISTER_KERNEL_BUILDER(Name("BarePair").Device("XLA_CPU_JIT"), BarePair);
 }  // namespace tf_hvd
 
 // Makes each collective of this process take `microseconds`. `xla_library`:
-// tf_hvd's XLA part, which must not have been opened yet.
+// tf_hvd's XLA part, which must not be open yet.
 extern "C" __attribute__((visibility("default"))) const char* tf_hvd_pretend(
     const char* xla_library, int microseconds) {
   using tf_hvd::ffi::Ffi;
@@ -180,7 +181,7 @@ extern "C" __attribute__((visibility("default"))) const char* tf_hvd_pretend(
                                  tf_hvd::kStartBare) != nullptr ||
       Ffi::RegisterStaticHandler(api, "pretended_end", "Host",
                                  tf_hvd::kEndBare) != nullptr) {
-    return "XLA refuses the handlers";
+    return "XLA rejected the handlers";
   }
   void* const library = dlopen(xla_library, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return dlerror();

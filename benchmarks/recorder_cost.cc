@@ -1,6 +1,6 @@
-// What the flight recorder costs a collective: the time of all that is written
-// down of one, less that of the clock readings among it, which the timeline and
-// the stall report need as well.
+// Measures the flight recorder's cost per collective: the time to record all
+// events of one, minus its clock readings, which the timeline and the stall
+// report also need.
 //
 //   bazel run -c opt //benchmarks:recorder_cost
 
@@ -28,7 +28,7 @@ double ClocksNs() {
   int64_t sum = 0;
   for (int i = 0; i < kCalls * kClocks; ++i) sum += NowNs();
   const int64_t end_ns = NowNs();
-  // The sum is used, so that the loop stays.
+  // Using the sum keeps the loop from being optimised away.
   return sum == 0 ? 0 : static_cast<double>(end_ns - begin_ns) / kCalls;
 }
 

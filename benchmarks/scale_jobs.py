@@ -1,4 +1,4 @@
-"""Jobs for the simulation in benchmarks/scale/, and what is fitted to what was measured."""
+"""Jobs for the simulation in benchmarks/scale/, and fits of parameters to measurements."""
 
 import dataclasses
 import json
@@ -16,12 +16,14 @@ from absl import flags
 from tf_hvd.core import config
 from tf_hvd.training import buckets
 
-_BINARY = flags.DEFINE_string("binary", None, "the simulation, if not that in bazel-bin/")
+_BINARY = flags.DEFINE_string(
+    "binary", None, "the simulation program (default: the one in bazel-bin/)"
+)
 FOLDER = pathlib.Path(__file__).resolve().parent / "scale"
 _BUILT = FOLDER.parents[1] / "bazel-bin/benchmarks/scale/simulate"
 _BUILD = "./dev test //tests/scale/... //benchmarks/scale:simulate"
 
-# What is summed together: name, when it is there, and the elements of its tensors.
+# Gradients that are summed together: name, time when they are ready, and elements of the tensors.
 Gradients = tuple[str, float, Sequence[int]]
 Fit = TypeVar("Fit")
 
@@ -29,19 +31,19 @@ Fit = TypeVar("Fit")
 def simulate(
     settings: Mapping[str, object], gradients: Sequence[Gradients], jitter: Sequence[float] = ()
 ) -> dict:
-    """Runs the simulation.
+    """Run the simulation.
 
     Args:
-      settings: as scale/job_text.h names them.
-      gradients: with nanoseconds from the beginning of a step; no tensors: a barrier.
-      jitter: times of a step by their mean.
+      settings: settings by their names in scale/job_text.h.
+      gradients: their times are nanoseconds from the start of a step; no tensors: a barrier.
+      jitter: times of a step divided by their mean.
 
     Returns:
-      "steps_ns", and counts: ToJson of scale/job_text.h.
+      "steps_ns" and counts: see ToJson in scale/job_text.h.
     """
     binary = pathlib.Path(_BINARY.value or _BUILT).absolute()
     if not os.access(binary, os.X_OK) or binary.is_dir():
-        sys.exit(f"there is no simulation at {binary}: {_BUILD} builds it")
+        sys.exit(f"the simulation {binary} does not exist: run {_BUILD}")
     lines = [f"{name} {value}" for name, value in settings.items()]
     for name, ready_ns, tensors in gradients:
         lines.append(" ".join(map(str, ["gradients", name, round(ready_ns), *tensors])))
@@ -54,12 +56,12 @@ def simulate(
         if done.returncode == 0:
             return json.loads(done.stdout)
     except (OSError, ValueError) as error:
-        sys.exit(f"{binary} is no simulation: {error}")
-    sys.exit(f"the simulation has failed: {done.stderr.strip() or done.returncode}")
+        sys.exit(f"{binary} cannot be run as the simulation: {error}")
+    sys.exit(f"the simulation failed: {done.stderr.strip() or done.returncode}")
 
 
 def each_alone(model: str) -> list[Gradients]:
-    """A model's gradients as they come, in parts of a step's computation."""
+    """A model's gradients one by one; times are fractions of a step's computation."""
     return [(each.name, each.ready, [each.elements]) for each in scale_models.gradients(model)]
 
 
@@ -69,13 +71,13 @@ def in_buckets(
     halves: bool = True,
     most_bytes: int | None = None,
 ) -> tuple[Gradients, ...]:
-    """In this project's buckets: one is there with its last gradient.
+    """A model's gradients in this project's buckets. A bucket is ready with its last gradient.
 
     Args:
-      model: of keras.applications.
-      at_least: how many there are; more where `most_bytes` is less, or a tensor is large.
-      halves: whether the last of them is cut in halves, as this project does.
-      most_bytes: of a bucket; None: TF_HVD_BUCKET_BYTES.
+      model: name of a model in keras.applications.
+      at_least: minimum number of buckets; `most_bytes` or a large tensor may require more.
+      halves: whether the last bucket is cut in halves, as in this project.
+      most_bytes: size limit of a bucket; None: TF_HVD_BUCKET_BYTES.
     """
     gradients = scale_models.gradients(model)
     specs = [("float32", 4 * each.elements) for each in gradients]
@@ -95,14 +97,14 @@ def in_buckets(
 
 
 def fitted(start: Fit, error: Callable[[Fit], float], least: float = 0.01) -> Fit:
-    """The numbers of a dataclass with which an error is smallest.
+    """Find the values of a dataclass's fields that minimise an error.
 
-    One after the other is made larger and smaller by a part of it, which is halved when none helps.
+    Each field in turn is increased and decreased by a fraction, which is halved if no change helps.
 
     Args:
-      start: where it begins; all are positive.
-      error: what is to be small.
-      least: the smallest part.
+      start: initial values; all are positive.
+      error: the function to minimise.
+      least: the smallest fraction.
     """
     best, smallest, part = start, error(start), 0.3
     while part > least:

@@ -1,11 +1,11 @@
-"""What a training step of a model computes, and when its gradients are there.
+"""The computation of a model's training step, and the times at which its gradients are ready.
 
-For simulate_scale.py. A layer takes what a roofline says (Williams, Waterman and Patterson,
-"Roofline: an insightful visual performance model for multicore architectures", 2009): its
-multiplications and additions at the device's peak, or its bytes at the memory's rate, whichever is
-longer. The backward pass takes each layer twice as long as the forward pass: once for the
-gradients of its inputs, and once for those of its variables. What comes of it is scaled so that a
-step takes as long as it was measured to: of the device only the ratio of the two rates counts.
+For simulate_scale.py. The time of a layer comes from a roofline (Williams, Waterman and
+Patterson, "Roofline: an insightful visual performance model for multicore architectures", 2009).
+It is the longer of two times: the layer's multiplications and additions at the device's peak
+rate, and its bytes at the memory's rate. The backward pass takes twice as long per layer as the
+forward pass: it computes the gradients of the inputs and those of the variables. The result
+is scaled to the measured time of a step, so only the ratio of the device's two rates matters.
 """
 
 import dataclasses
@@ -18,19 +18,19 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """Peak rates: floating point operations, and bytes of memory, per second."""
+    """Peak rates: floating point operations and bytes of memory per second."""
 
     flops: float
     bytes: float
 
 
-# NVIDIA's data sheet of the Tesla P100 for PCIe, in single precision.
+# From NVIDIA's data sheet of the Tesla P100 for PCIe, in single precision.
 P100 = Device(9.3e12, 732e9)
 
 
 @dataclasses.dataclass(frozen=True)
 class Gradient:
-    """Of one variable: its elements, and when it is there, as a part of a step's computation."""
+    """The elements of one variable, and when its gradient is ready, as a fraction of a step."""
 
     name: str
     elements: int
@@ -39,12 +39,12 @@ class Gradient:
 
 @functools.cache
 def gradients(model: str, device: Device = P100, batch: int = 64) -> tuple[Gradient, ...]:
-    """Those of a model of keras.applications, in the order of its variables.
+    """The gradients of a model of keras.applications, in the order of its variables.
 
     Args:
-      model: as "VGG16".
-      device: what it is computed on.
-      batch: images of one rank.
+      model: the model's name, for example "VGG16".
+      device: the device that computes it.
+      batch: images per rank.
     """
     import keras
 
@@ -54,7 +54,7 @@ def gradients(model: str, device: Device = P100, batch: int = 64) -> tuple[Gradi
     network = named(weights=None)
     layers = [(layer, _seconds(layer, device, batch)) for layer in network.layers]
     forward = sum(seconds for _, seconds in layers)
-    # With the head's variables first, as the backward pass goes.
+    # With the head's variables first, in the order of the backward pass.
     now, ready = forward, {}
     for layer, seconds in reversed(layers):
         now += 2 * seconds
@@ -66,7 +66,7 @@ def gradients(model: str, device: Device = P100, batch: int = 64) -> tuple[Gradi
 
 
 def _seconds(layer, device: Device, batch: int) -> float:
-    """Of a layer's forward pass."""
+    """Time of a layer's forward pass."""
     tensors = [*_shapes(layer.input), *_shapes(layer.output)]
     moved = 4 * batch * sum(map(_elements, tensors))
     moved += 4 * sum(_elements(each.shape) for each in layer.weights)
@@ -74,11 +74,11 @@ def _seconds(layer, device: Device, batch: int) -> float:
 
 
 def _operations(layer, batch: int) -> float:
-    """Multiplications and additions of a layer; those of what only moves bytes do not count."""
+    """Multiplications and additions of a layer; layers that only move bytes have none."""
     kernel = getattr(layer, "kernel", None)
     if kernel is None:
         return 0.0
-    positions = _elements(layer.output.shape[1:-1])  # 1 of a dense layer
+    positions = _elements(layer.output.shape[1:-1])  # 1 for a dense layer
     return 2.0 * batch * positions * _elements(kernel.shape)
 
 
@@ -87,7 +87,7 @@ def _shapes(tensors):
 
 
 def _elements(shape) -> int:
-    """Without the batch."""
+    """Number of elements, without the batch."""
     count = 1
     for size in shape:
         count *= size or 1

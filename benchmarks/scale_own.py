@@ -1,11 +1,12 @@
-"""The simulation against what this project's own ranks take.
+"""Compares the simulation with measurements of this project's own ranks.
 
     tf_hvd run -np 2 python benchmarks/scale_own.py measured.json
     python benchmarks/simulate_scale.py own measured.json
 
-The first measures sums of several sizes in turns, so that what else the machine does slows all of
-them. The second calibrates the simulation with some, and predicts the others. Several files are of
-several jobs, which differ by where their memory lies: what counts is the median.
+The first command measures sums of several sizes, interleaved, so that other load slows all of
+them equally. The second calibrates the simulation with some of them and predicts the others.
+Several files are from several jobs, which differ in the location of their memory; their median
+is used.
 """
 
 import dataclasses
@@ -25,16 +26,17 @@ from scale_tables import Table, points
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """What the simulation is calibrated with, nanoseconds."""
+    """The calibrated costs in nanoseconds."""
 
-    call: float = 20_000.0  # of TensorFlow and Python, in each call
-    message: float = 0.0  # until a message of MPI is on its way, and seen
-    # Of each byte that is copied or summed, where all that a call sums is so many bytes: as that
-    # grows it leaves one cache after the other. Between two of them the logarithm counts.
+    call: float = 20_000.0  # TensorFlow and Python, per call
+    message: float = 0.0  # until a message of MPI is sent and seen
+    # Cost of each byte that is copied or summed, by the total bytes of a call. As the total grows,
+    # it exceeds one cache after the other. Between two sizes the cost is interpolated by the
+    # logarithm.
     byte: tuple[tuple[int, float], ...] = ()
 
     def of_byte(self, size: int) -> float:
-        """What a byte costs in a sum of `size` bytes."""
+        """Cost of a byte in a sum of `size` bytes."""
         if not self.byte:
             return 0.0
         sizes, costs = zip(*self.byte, strict=True)
@@ -43,7 +45,7 @@ class Costs:
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """What is summed in one call, how many calls follow each other, and how long one took."""
+    """The tensors of one call, the number of successive calls, and the time of one call."""
 
     name: str
     tensors: tuple[int, ...]  # elements
@@ -55,7 +57,7 @@ class Workload:
         return 4 * sum(self.tensors)
 
 
-# Bytes. The calibration does not see those in between, nor groups.
+# Bytes. The sizes between them, and groups, are not used for the calibration.
 _KIB, _MIB = 1 << 10, 1 << 20
 _CALIBRATED = (
     *(4, _KIB, 4 * _KIB, 16 * _KIB, 64 * _KIB, 256 * _KIB),
@@ -66,11 +68,11 @@ _PREDICTED = (
     *(3 * _MIB, 6 * _MIB, 12 * _MIB, 24 * _MIB, 48 * _MIB),
 )
 _SIX = (4_096, 3_000_000, 70_000, 9_000_000, 1_000_000, 500)  # elements
-_ROUNDS = {1: 40, 2: 8}  # by nodes
+_ROUNDS = {1: 40, 2: 8}  # by number of nodes
 
 
 def _sums() -> dict[str, tuple[int, ...]]:
-    """By name, the elements of the tensors that are summed together."""
+    """Elements of the tensors that are summed together, by name."""
     gradients = scale_models.gradients("ResNet50")
     return {str(size): (size // 4,) for size in sorted(_CALIBRATED + _PREDICTED)} | {
         "six tensors": _SIX,
@@ -79,12 +81,12 @@ def _sums() -> dict[str, tuple[int, ...]]:
 
 
 def _warmup(calls: int) -> int:
-    """How many calls go before so many that are timed, on ranks and in the simulation."""
+    """Number of calls before `calls` timed ones, on ranks and in the simulation."""
     return 1 + calls // 4
 
 
 def measure(file: str) -> None:
-    """On the ranks of a job: the median of each workload's time on the slower rank."""
+    """Measure on the ranks of a job the median time of each workload on the slower rank."""
     import tensorflow as tf
 
     import tf_hvd as hvd
@@ -105,7 +107,7 @@ def measure(file: str) -> None:
         for name, (call, times_each) in calls.items():
             hvd.barrier()
             for _ in range(_warmup(times_each)):
-                call()  # what the one before has left in the cache
+                call()  # leaves the cache as a previous call does
             began = time.perf_counter()
             for _ in range(times_each):
                 call()
@@ -125,13 +127,13 @@ def measure(file: str) -> None:
 
 
 def simulated_ns(workload: Workload, costs: Costs, nodes: int, gbit: float) -> float:
-    """How long the simulation says that a workload takes on two ranks.
+    """Time of a workload on two ranks according to the simulation.
 
     Args:
-      workload: what is summed.
-      costs: of core and link.
-      nodes: 1 or 2; then each has one of the ranks.
-      gbit: of the link between nodes, as tc shapes it.
+      workload: the sums to simulate.
+      costs: costs of cores and links.
+      nodes: 1 or 2; with 2, each node has one rank.
+      gbit: rate of the link between nodes, as shaped by tc.
     """
     byte = costs.of_byte(workload.bytes)
     settings = {
@@ -149,7 +151,7 @@ def simulated_ns(workload: Workload, costs: Costs, nodes: int, gbit: float) -> f
         "steps": workload.calls,
     }
     if nodes > 1:
-        # Of 1538 bytes on the wire 1448 are data; tc's 256kb pass at once.
+        # 1448 of 1538 bytes on the wire are data; tc passes 256 kB at once.
         settings |= {"byte_ns": 8 / gbit * 1538 / 1448, "burst_bytes": 256 * 1024}
     gradients = [("sum", 0.0, workload.tensors)]
     steps = simulate(settings, gradients)["steps_ns"]
@@ -157,7 +159,7 @@ def simulated_ns(workload: Workload, costs: Costs, nodes: int, gbit: float) -> f
 
 
 def _with_time(wanted_ns: float, start: float, time_ns: Callable[[float], float]) -> float:
-    """The cost, 0 or more, with which the simulation takes that time; that is nearly a line."""
+    """The cost, at least 0, with which the simulation takes `wanted_ns`: nearly linear."""
     least, cost = time_ns(0.0), start
     for _ in range(3):
         more = time_ns(cost) - least
@@ -168,29 +170,29 @@ def _with_time(wanted_ns: float, start: float, time_ns: Callable[[float], float]
 
 
 def _calibrated(known: Sequence[Workload], nodes: int, gbit: float) -> Costs:
-    """Costs with which the simulation takes as long as the ranks did; `known` by their size."""
+    """Costs with which the simulation takes as long as the ranks did; `known` sorted by size."""
     costs = Costs()
-    # The smallest has next to no bytes: it says what all calls have in common.
+    # The smallest has almost no bytes: its time is what all calls have in common.
     shared = "call" if nodes == 1 else "message"
 
     def common(cost: float) -> float:
         return simulated_ns(known[0], dataclasses.replace(costs, **{shared: cost}), nodes, gbit)
 
     shared_ns = _with_time(known[0].measured_ns, 20_000.0, common)
-    alone = dataclasses.replace(costs, **{shared: shared_ns})
+    without_bytes = dataclasses.replace(costs, **{shared: shared_ns})
     byte = []
     for each in known[1:]:
 
         def of_size(cost: float, each: Workload = each) -> float:
-            only = dataclasses.replace(alone, byte=((each.bytes, cost),))
+            only = dataclasses.replace(without_bytes, byte=((each.bytes, cost),))
             return simulated_ns(each, only, nodes, gbit)
 
         byte.append((each.bytes, _with_time(each.measured_ns, 0.05, of_size)))
-    return dataclasses.replace(alone, byte=tuple(byte))
+    return dataclasses.replace(without_bytes, byte=tuple(byte))
 
 
 def _read(file: str) -> tuple[int, list[Workload]]:
-    """How many nodes a job had, and what it measured."""
+    """Number of nodes of a job, and its measurements."""
     try:
         document = json.loads(pathlib.Path(file).read_text())
         return document["nodes"], [
@@ -199,15 +201,15 @@ def _read(file: str) -> tuple[int, list[Workload]]:
     except OSError as error:
         sys.exit(str(error))
     except (ValueError, KeyError, TypeError) as error:
-        sys.exit(f"{file} is not what scale_own.py writes: {error!r}")
+        sys.exit(f"{file} was not written by scale_own.py: {error!r}")
 
 
 def check(files: Sequence[str], gbit: float) -> None:
-    """Calibrates with some workloads of these files, and prints how far all of them are off."""
+    """Calibrate with some workloads of these files, and print the errors of all of them."""
     jobs = [_read(file) for file in files]
     nodes, first = jobs[0]
     if any(n != nodes or [w.name for w in works] != [w.name for w in first] for n, works in jobs):
-        sys.exit("these files are not of the same jobs")
+        sys.exit("these files have different workloads or numbers of nodes")
     columns = list(zip(*(works for _, works in jobs), strict=True))
     found = [
         dataclasses.replace(each[0], measured_ns=statistics.median(w.measured_ns for w in each))
@@ -231,5 +233,5 @@ def check(files: Sequence[str], gbit: float) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("scale_own.py takes the file to write")
+        sys.exit("scale_own.py needs one argument: the file to write")
     measure(sys.argv[1])

@@ -1,4 +1,4 @@
-"""Draws what simulate_scale.py finds."""
+"""Draws the results of simulate_scale.py."""
 
 import pathlib
 
@@ -11,10 +11,10 @@ _NAMES = {"horovod": "Horovod's schedule", "gpu": "tf_hvd's schedule"}
 
 
 def draw_scaling(path: pathlib.Path, fit: scale.Fit) -> None:
-    """Efficiency over GPUs, for each model, with what was measured."""
+    """Draw the efficiency by number of GPUs for each model, with the measurements."""
     figure = Figure(figsize=(11, 3.8), layout="constrained")
     panels = figure.subplots(1, len(scale.MODELS), sharey=True)
-    rows = [scale.Row(nodes, "rdma", 25, scale.FITTED[0].alone) for nodes in _NODES]
+    rows = [scale.Row(nodes, "rdma", 25, scale.FITTED[0].single_gpu) for nodes in _NODES]
     gpus = [row.gpus for row in rows]
     for model, panel in enumerate(panels):
         for schedule in (scale.HOROVOD, scale.OURS[0]):

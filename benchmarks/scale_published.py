@@ -1,4 +1,4 @@
-"""What Horovod's authors measured, and how jobs like theirs are simulated.
+"""The measurements of Horovod's authors, and simulations of similar jobs.
 
 For simulate_scale.py.
 """
@@ -12,30 +12,32 @@ from collections.abc import Sequence
 import scale_jobs
 from absl import flags
 
-_STEPS = flags.DEFINE_integer("steps", 40, "measured steps of each job", lower_bound=1)
-_TAILS = flags.DEFINE_bool("tails", False, "jitter as it was measured, not normal")
-_FIT_STEPS = 200  # of 16 ranks they take no time, and their noise would be fitted
-MODELS = ("InceptionV3", "ResNet101", "VGG16")  # of keras.applications
+_STEPS = flags.DEFINE_integer("steps", 40, "measured steps per job", lower_bound=1)
+_TAILS = flags.DEFINE_bool(
+    "tails", False, "use the measured jitter instead of a normal distribution"
+)
+_FIT_STEPS = 200  # 16 ranks take almost no time to simulate; fewer steps would fit noise
+MODELS = ("InceptionV3", "ResNet101", "VGG16")  # in keras.applications
 NAMES = ("Inception V3", "ResNet-101", "VGG-16")
 GPUS_OF_NODE = 4
 BATCH = 64
 
-# Not fitted: a message of MPI between nodes takes so long, and a core so much of it.
+# Not fitted: the time of an MPI message between nodes, and a core's share of it.
 _LATENCY_NS = {"rdma": 3_000, "tcp": 30_000}
 _MESSAGE_NS = {"rdma": 500, "tcp": 5_000}
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What Horovod's authors measured, batch 64 for each GPU, four Pascal GPUs in each server.
+    """A measurement of Horovod's authors: batch 64 per GPU, four Pascal GPUs per server.
 
-    `alone`: images per second of one GPU, by model; `scaling`: how many of them all together do.
+    `single_gpu`: images per second of one GPU, by model. `scaling`: the speedup of all GPUs.
     """
 
     nodes: int
     network: str
     gbit: float
-    alone: tuple[float, float, float]
+    single_gpu: tuple[float, float, float]
     scaling: tuple[float, float, float] = (0, 0, 0)
 
     @property
@@ -46,8 +48,8 @@ class Row:
         return self.scaling[model] / self.gpus
 
 
-# Horovod's README of 2017 has rates of 1, 16 and 64 GPUs, with which the machine of the 64 is
-# another one.
+# Horovod's README of 2017 has rates of 1, 16 and 64 GPUs; the one with 64 is from a different
+# machine.
 _FIRST = (134.4, 119.4, 130.9)
 _SECOND = (148.8, 136.0, 149.6)
 FITTED = (
@@ -55,8 +57,8 @@ FITTED = (
     Row(4, "tcp", 25, _FIRST, (14.8, 14.1, 10.0)),
 )
 CHECKED = Row(16, "tcp", 40, _SECOND, (53.3, 56.9, 40.7))
-# Of larger jobs it has efficiencies in whole percents, and pictures: of 128 GPUs since October
-# 2017, of 512 since April 2018. What one of these GPUs does alone is taken from the first rows.
+# For larger jobs it has only efficiencies in whole percents and pictures: for 128 GPUs since
+# October 2017, for 512 since April 2018. The rate of a single GPU is taken from the first rows.
 PREDICTED = (
     Row(32, "rdma", 25, _FIRST, (0.90 * 128, 0.90 * 128, 0.79 * 128)),
     Row(128, "rdma", 25, _FIRST, (0.90 * 512, 0.90 * 512, 0.68 * 512)),
@@ -64,22 +66,22 @@ PREDICTED = (
 
 
 def baseline(row: Row, model: int) -> float:
-    """A prediction that needs no simulation: the efficiency of 16 GPUs on such a network."""
+    """A prediction without simulation: the efficiency of 16 GPUs on such a network."""
     return next(each for each in FITTED if each.network == row.network).efficiency(model)
 
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """The three numbers that are fitted, one set for all models."""
+    """The three fitted numbers, one set for all models."""
 
-    link: float = 0.9  # the part of a link's rate that NCCL gets
-    tcp_byte_ns: float = 0.2  # that TCP adds to each byte
-    jitter: float = 1.0  # times what was measured
+    link: float = 0.9  # the fraction of a link's rate that NCCL reaches
+    tcp_byte_ns: float = 0.2  # added by TCP for each byte
+    jitter: float = 1.0  # factor of the measured jitter
 
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """Who agrees and fuses, and how NCCL sums."""
+    """How ranks agree and tensors are fused, and how NCCL sums."""
 
     name: str = "horovod"
     algorithm: str = "ring"
@@ -91,11 +93,12 @@ OURS = (Schedule("gpu", "ring"), Schedule("gpu", "trees"))
 
 @functools.cache
 def jitter() -> tuple[list[float], float]:
-    """Times of a step by their mean, and the part of their variance that is a delay at one point.
+    """Times of a step divided by their mean, and the share of variance from delays at one point.
 
-    That is what forward and backward pass do not have in common. Both were measured once, on a
-    shared machine, whose other tenants may have made a few steps very long. So a shape was chosen:
-    by default the times are normal, with the standard deviation that was measured.
+    That is the variance that forward and backward pass do not have in common. Both were measured
+    once, on a shared machine with other tenants, which may have made a few steps very long.
+    Therefore the times follow a normal distribution with the measured standard deviation by
+    default.
     """
     measured = json.loads((scale_jobs.FOLDER / "jitter.json").read_text())
     quantiles = measured["quantiles"]
@@ -114,8 +117,8 @@ def efficiency(
     seed: int = 1,
     steps: int | None = None,
 ) -> float:
-    """How much of the speed of its GPUs a job has: 0 to 1."""
-    step_ns = 1e9 * BATCH / row.alone[model]
+    """Speed of a job as a fraction of the speed of its GPUs: 0 to 1."""
+    step_ns = 1e9 * BATCH / row.single_gpu[model]
     if gradients is None:
         of_model = scale_jobs.each_alone if schedule.name == "horovod" else scale_jobs.in_buckets
         gradients = of_model(MODELS[model])
@@ -139,8 +142,8 @@ def efficiency(
 
 
 def ceiling(row: Row, model: int, fit: Fit) -> float:
-    """What no schedule that sums all gradients in a ring can pass: the links are never idle."""
-    step_ns = 1e9 * BATCH / row.alone[model]
+    """Upper bound for schedules that sum all gradients in a ring: the links are never idle."""
+    step_ns = 1e9 * BATCH / row.single_gpu[model]
     gradients = scale_jobs.each_alone(MODELS[model])
     if row.nodes == 1:
         return 1.0
@@ -151,7 +154,7 @@ def ceiling(row: Row, model: int, fit: Fit) -> float:
 
 
 def fit_of_16() -> Fit:
-    """What makes the rows of 16 GPUs come out best; no other row is looked at."""
+    """The fit that matches the rows of 16 GPUs best; it uses no other rows."""
     return scale_jobs.fitted(
         Fit(),
         lambda fit: sum(

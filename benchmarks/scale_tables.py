@@ -1,21 +1,21 @@
-"""How simulate_scale.py prints what it finds: line by line, for a terminal or for a document."""
+"""Prints the results of simulate_scale.py line by line, for a terminal or for a document."""
 
 from collections.abc import Sequence
 
 from absl import flags
 
-_MARKDOWN = flags.DEFINE_bool("markdown", False, "tables as docs/scaling.md has them")
+_MARKDOWN = flags.DEFINE_bool("markdown", False, "print tables in the Markdown of docs/scaling.md")
 
 
 class Table:
-    """A table that is printed while it is made: its rows take minutes each."""
+    """A table that is printed row by row, since each row takes minutes."""
 
     def __init__(self, *head: str):
         self._head, self._widths = head, [len(each) for each in head]
         self._begun = False
 
     def row(self, *cells: str) -> None:
-        """Prints a row, and the head before the first."""
+        """Print a row, and the head before the first row."""
         if not self._begun:
             self._begun = True
             self._widths = [
@@ -35,11 +35,11 @@ class Table:
 
 
 def percent(part: float) -> str:
-    """As "93.8 %"."""
+    """A fraction as text, for example "93.8 %"."""
     return f"{100 * part:.1f} %"
 
 
 def points(part: float) -> str:
-    """A difference in percent, as "+0.5", or "−0.5" in a document."""
-    text = f"{round(100 * part, 9):+.1f}"  # 3.75 is 3.8, and 3.7499999999999978 as well
+    """A difference in percent as text: "+0.5", or "−0.5" in a document."""
+    text = f"{round(100 * part, 9):+.1f}"  # so that both 3.75 and 3.7499999999999978 give 3.8
     return text.replace("-", "−") if _MARKDOWN.value else text

@@ -1,4 +1,4 @@
-"""How jobs scale that are larger than any machine here: simulated, and held against what is known.
+"""Simulates jobs larger than any machine here, and compares them with published results.
 
     python benchmarks/simulate_scale.py published [--plots FOLDER] [--tails]
     python benchmarks/simulate_scale.py choices
@@ -6,14 +6,14 @@
     python benchmarks/simulate_scale.py own MEASURED.json [--gbit 1]
     python benchmarks/simulate_scale.py jitter
 
-`published`: Horovod's agreement and NCCL's ring are fitted to what Horovod's authors measured on 16
-GPUs, checked on their 64, and predict their 128 and 512; then this project's agreement and buckets
-take the place of Horovod's. `choices`: whether other buckets than the default would be faster.
-`agreement`: 27,600 ranks agree. `own`: against what scale_own.py has measured here.
-`jitter`: measures anew how steps of one rank differ, for scale/jitter.json.
+`published`: fit Horovod's agreement and NCCL's ring to the measurements of Horovod's authors on
+16 GPUs. Check the fit on their 64 GPUs, and predict their 128 and 512. Then repeat with this
+project's agreement and buckets. `choices`: compare other buckets with the default. `agreement`:
+simulate the agreement of 27,600 ranks. `own`: compare with the measurements of
+scale_own.py. `jitter`: measure the variation of one rank's steps again, for scale/jitter.json.
 
-The simulation is benchmarks/scale/: this project's own runtime on a virtual clock. docs/scaling.md
-says which parts of it are real for which table. It has to be built:
+The simulation in benchmarks/scale/ is this project's own runtime on a virtual clock.
+docs/scaling.md lists the parts that are real for each table. Build the simulation first:
 
     ./dev test //tests/scale/... //benchmarks/scale:simulate
 """
@@ -33,8 +33,10 @@ import scale_published
 from absl import app, flags
 from scale_tables import Table, percent, points
 
-_PLOTS = flags.DEFINE_string("plots", None, "a folder for the pictures, as SVG")
-_GBIT = flags.DEFINE_float("gbit", 1.0, "of the link between two nodes", lower_bound=0.001)
+_PLOTS = flags.DEFINE_string("plots", None, "folder for the pictures (SVG)")
+_GBIT = flags.DEFINE_float(
+    "gbit", 1.0, "rate of the link between two nodes in Gbit/s", lower_bound=0.001
+)
 
 
 def published() -> None:
@@ -42,11 +44,11 @@ def published() -> None:
     fit = scale_published.fit_of_16()
     print(
         f"fitted: a link gives {fit.link:.1%} of its rate, TCP adds {fit.tcp_byte_ns:.3f} ns to a "
-        f"byte, jitter is {fit.jitter:.2f} times what was measured\n"
+        f"byte, jitter is {fit.jitter:.2f} times the measured jitter\n"
     )
     table = Table(
-        *("", "GPUs", "network", "model", "measured", "as on 16 GPUs", "off"),
-        *("simulated", "off", "tf_hvd, ring", "trees"),
+        *("rows", "GPUs", "network", "model", "measured", "as on 16 GPUs", "error"),
+        *("Horovod, simulated", "error", "tf_hvd, ring", "tf_hvd, trees"),
     )
     rows = [("fitted", row) for row in scale_published.FITTED]
     rows += [("checked", scale_published.CHECKED)]
@@ -59,7 +61,7 @@ def published() -> None:
 
 
 def _picture() -> Callable[[scale_published.Fit], None] | None:
-    """Draws into the folder of --plots, which is tried before anything is simulated."""
+    """Return a function that draws into the folder of --plots; check the folder first."""
     if not _PLOTS.value:
         return None
     folder = pathlib.Path(_PLOTS.value)
@@ -77,7 +79,7 @@ def _network(row: scale_published.Row) -> str:
 
 
 def _figures(what: str, row: scale_published.Row, model: int, fit: scale_published.Fit):
-    """Of a row of the table: measured, expected without simulation, and simulated."""
+    """Figures of a row of the table: measured, expected without simulation, and simulated."""
     measured = row.efficiency(model)
     same = scale_published.baseline(row, model)
     simulated = scale_published.efficiency(row, model, fit)
@@ -94,7 +96,7 @@ def _figures(what: str, row: scale_published.Row, model: int, fit: scale_publish
     )
 
 
-# At least so many buckets, whether the last is cut in halves, and the most MiB of one.
+# Minimum number of buckets, whether the last is cut in halves, and the maximum MiB of one.
 _CHOICES = (
     *((8, True, 32), (1, False, 32), (4, False, 32), (8, False, 32), (16, False, 32)),
     *((32, False, 32), (4, True, 32), (16, True, 32), (8, True, 64), (8, False, 64)),
@@ -107,18 +109,18 @@ _CHOICE_ROWS = (
 
 
 def choices() -> None:
-    """Other buckets than the default's: more or fewer, larger, and the last one whole."""
+    """Compare the default buckets with more, fewer and larger ones, and with a whole last one."""
     fit = scale_published.fit_of_16()
     print(
         f"{' / '.join(scale_published.NAMES)}; efficiency in %, means of two draws of the jitter\n"
     )
     table = Table(
-        *("at least", "MiB at most", "the last", "buckets"),
+        *("target", "MiB at most", "last bucket", "buckets"),
         *(f"{row.gpus} GPUs, {row.network.upper()}" for row in _CHOICE_ROWS),
     )
     apart = dict.fromkeys(_CHOICE_ROWS, 0.0)
 
-    @functools.cache  # many choices give a model the same buckets
+    @functools.cache  # several choices give a model the same buckets
     def both(row, model, gradients):
         found = [
             scale_published.efficiency(
@@ -149,7 +151,7 @@ def choices() -> None:
 
 
 def agreement() -> None:
-    """27,600 ranks, six on each of 4,600 nodes, agree on what a step asks for."""
+    """Simulate the agreement on one step's requests: 27,600 ranks, six on each of 4,600 nodes."""
     began = time.monotonic()
     calls = [(f"bucket{number}", 0.0, []) for number in range(8)]
     steps = {"steps": 3, "warmup": 2}
@@ -165,7 +167,7 @@ def agreement() -> None:
 
 
 def _without_drift(seconds):
-    """By the median of the 25 around each: a shared machine is slow for a while."""
+    """Divide by the median of the 25 around each: a shared machine is slow for a while."""
     import numpy as np
 
     around = np.lib.stride_tricks.sliding_window_view(np.pad(seconds, 12, mode="reflect"), 25)
@@ -173,11 +175,11 @@ def _without_drift(seconds):
 
 
 def jitter() -> None:
-    """Steps of one rank on one core: a convolutional network, 400 times the same batch.
+    """Measure steps of one rank on one core: a convolutional network, 400 times the same batch.
 
-    A training job has its nodes to itself: steps in which the kernel gave the core to others do
-    not count. Forward and backward pass are timed apart: what slows a whole step down slows both,
-    and what is late but once delays one of them.
+    A training job has its nodes to itself, so steps in which the kernel gave the core to another
+    process are dropped. Forward and backward pass are timed separately: a slow step slows both,
+    and a single delay affects one of them.
     """
     import numpy as np
     import tensorflow as tf
@@ -216,7 +218,9 @@ def main(argv):
     if argv[1:2] == ["own"] and len(argv) > 2:
         return scale_own.check(argv[2:], _GBIT.value)
     if len(argv) != 2 or argv[1] not in commands:
-        sys.exit(f"simulate_scale.py takes one of {', '.join(commands)}, or own MEASURED.json ...")
+        sys.exit(
+            f"simulate_scale.py needs a command: {', '.join(commands)}, or own MEASURED.json ..."
+        )
     commands[argv[1]]()
 
 

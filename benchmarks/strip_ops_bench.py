@@ -1,10 +1,10 @@
 # python benchmarks/strip_ops_bench.py
-"""strip-ops on large graphs, against TensorFlow's plain load and save of the same file.
+"""Compares strip-ops on large graphs with TensorFlow's plain load and save of the same file.
 
-Two files are made: a graph of 200,000 nodes, and a GraphDef of 1.1 GB. Each is read and written
-by a process of its own, in turns, plain and stripped. What is reported is the CPU time from open to
-close, without the imports, and how much the largest memory of the process exceeded what it had
-after them, in sizes of the file.
+Makes two files: a graph of 200,000 nodes and a GraphDef of 1.1 GB. Separate processes read and
+write each file, alternately plain and stripped. Reports CPU time from open to close, without the
+imports. Also reports the growth of the process's peak memory since the imports, in multiples of
+the file's size.
 """
 
 import json
@@ -21,15 +21,15 @@ import numpy as np
 import tensorflow as tf
 from absl import app, flags
 
-_NODES = flags.DEFINE_integer("nodes", 200_000, "of the graph of small ops")
-_MEGABYTES = flags.DEFINE_integer("megabytes", 1024, "of 2^20 bytes, of the large GraphDef")
-_REPEATS = flags.DEFINE_integer("repeats", 3, "of each measurement")
-_FOLDER = flags.DEFINE_string("folder", None, "where the files are made; needs twice their size")
-_WORK = flags.DEFINE_list("work", None, "what a process that is measured does: kind, from, to")
+_NODES = flags.DEFINE_integer("nodes", 200_000, "nodes of the graph of small ops")
+_MEGABYTES = flags.DEFINE_integer("megabytes", 1024, "size of the large GraphDef, in MiB")
+_REPEATS = flags.DEFINE_integer("repeats", 3, "repetitions per measurement")
+_FOLDER = flags.DEFINE_string("folder", None, "folder for the files; needs twice their size")
+_WORK = flags.DEFINE_list("work", None, "task of a measured process (internal): kind, from, to")
 
 
 def few_large(megabytes):
-    """Constants of 4 MB, each scaled over all ranks."""
+    """Constants of 4 MB, each scaled across all ranks."""
     graph = tf.compat.v1.GraphDef()
     data = np.random.default_rng(1).bytes(4 << 20)
     for i in range(megabytes // 4):
@@ -43,7 +43,7 @@ def few_large(megabytes):
 
 
 def many_small(nodes):
-    """Chains of small ops, a thousand collectives among them."""
+    """Chains of small ops, including a thousand collectives."""
     graph = tf.compat.v1.GraphDef()
     graph.node.add(name="n0", op="Placeholder").attr["dtype"].type = 1
     for i in range(1, nodes):
@@ -77,7 +77,7 @@ def stripped(source, target):
 
 
 def peak_memory():
-    """The most memory of this process since the last call, in bytes; begins anew."""
+    """Return this process's peak memory since the last call in bytes, and reset it."""
     status = pathlib.Path("/proc/self/status").read_text()
     pathlib.Path("/proc/self/clear_refs").write_text("5")
     return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024
@@ -89,7 +89,7 @@ def memory():
 
 
 def work(kind, source, target):
-    """In a process of its own: prints CPU seconds and bytes of memory."""
+    """Print CPU seconds and bytes of memory of this process."""
     from tf_hvd.strip import strip_ops  # noqa: F401 - the imports are not measured
 
     before = memory()

@@ -1,12 +1,12 @@
-"""What seeing costs: the same calls unobserved, with a timeline, and with metrics.
+"""Measures the cost of observation: the same calls unobserved, with a timeline, and with metrics.
 
     tf_hvd run -np 2 python benchmarks/timeline_cost.py
 
-On rank 0, for each program: the median unobserved, and what each observer adds to it, by the
-median over neighbours, with the 95 % interval of that median; then what the observer's own thread
-computes meanwhile, of the program's time. The stuck file is a pipe that nobody reads while it is
-measured. Metrics end with hvd.shutdown(), so each turn with them is followed by a new init, for
-which mpi4py keeps MPI alive.
+For each program, rank 0 prints the median unobserved time, and the median time that each observer
+adds in adjacent runs, with a 95 % interval. It also prints the CPU time of the
+observer's own thread as a share of the program's time. The stuck file is a pipe that is not read
+during the measurement. Metrics end with hvd.shutdown(), so each turn with metrics is followed by
+a new init; mpi4py keeps MPI initialised for it.
 """
 
 import contextlib
@@ -26,14 +26,14 @@ from mpi4py import MPI  # noqa: F401 - initialises MPI, and finalizes it at exit
 import tf_hvd as hvd
 import tf_hvd.keras as hvd_keras
 
-_TURNS = flags.DEFINE_integer("turns", 30, "turns of each program")
+_TURNS = flags.DEFINE_integer("turns", 30, "turns per program")
 _FILES = ("trace.json", "stuck.json")
 _METRICS = "metrics"
 _THREADS = ("tf_hvd timeline", "tf_hvd metrics")
 
 
 class _Metrics:
-    """Metrics of this rank, after which the program is warm again without them."""
+    """Enables metrics on this rank; afterwards warms up the program without them."""
 
     def __init__(self, program):
         self._program = program
@@ -49,7 +49,7 @@ class _Metrics:
 
 
 class _Timeline:
-    """A timeline of this rank into one of _FILES of a folder."""
+    """Enables a timeline of this rank, written to one of _FILES in a folder."""
 
     def __init__(self, folder, file):
         self._path = os.path.join(folder, file)
@@ -82,7 +82,7 @@ class _Timeline:
 
 
 def _programs():
-    """What is measured, by name."""
+    """The measured programs, by name."""
     gradients = [tf.ones([n]) for n in [1000] * 40 + [200_000] * 6]
 
     @tf.function
@@ -104,7 +104,7 @@ def _programs():
 
 
 def _median(values):
-    """The median and its 95 % interval, by ranks of the sorted values."""
+    """The median and its 95 % interval, from the order of the sorted values."""
     values = sorted(values)
     count, reach = len(values), 0.98 * len(values) ** 0.5
     low, high = int(max(count / 2 - reach, 0)), int(min(count / 2 + reach, count - 1))
@@ -112,23 +112,23 @@ def _median(values):
 
 
 def _observer_seconds():
-    """What the observers' threads of this process have computed."""
+    """CPU time of the observers' threads in this process."""
     total = 0
     for task in pathlib.Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):  # it has ended meanwhile
+        with contextlib.suppress(OSError):  # the thread has ended
             if (task / "comm").read_text().strip() in _THREADS:
                 total += int((task / "schedstat").read_text().split()[0])
     return 1e-9 * total
 
 
 def _measured(program, folder, observer):
-    """Seconds of one run of the program, and of the observer's thread meanwhile."""
+    """Seconds of one run of the program, and of the observer's thread during it."""
     if observer is None:
         scope = contextlib.nullcontext()
     else:
         scope = _Metrics(program) if observer == _METRICS else _Timeline(folder, observer)
     with scope:
-        hvd.barrier()  # nobody waits for a rank whose observer takes longer to start
+        hvd.barrier()  # a rank with a slow observer start delays no other
         before, began = _observer_seconds(), time.perf_counter()
         program()
         took = time.perf_counter() - began
@@ -155,7 +155,7 @@ def main(argv):
         for name, program in _programs().items():
             program()
             found = {observer: [] for observer in (None, *_FILES, _METRICS)}
-            order = random.Random(0)  # the same on all ranks
+            order = random.Random(0)  # the same order on all ranks
             for _ in range(_TURNS.value):
                 for observer in order.sample(list(found), len(found)):
                     found[observer].append(_measured(program, folder, observer))

@@ -1,12 +1,12 @@
-"""`tf_hvd bench` under two installations, in pairs, on near and on far cores.
+"""Compares `tf_hvd bench` under two installations, in pairs, on near and on far cores.
 
     python benchmarks/two_wheels.py OLD/bin NEW/bin --pairs 12 -- --sizes 1M,16M
 
-Each pair is a job of either, in turns first. Before and after each job it is measured how long a
-cache line takes between the two cores; a pair in which cores were near and far is dropped. For each
-workload and state: the median of the pairs' ratios new / old, with the interval that holds it with
-95 % (by the order of the ratios: Conover, Practical Nonparametric Statistics, 3.2), and the same
-against MPI in place, within the new installation's jobs.
+Each pair consists of one job with each installation; the order alternates. Before and after each
+job, the time of a cache line between the two cores is measured. A pair with both near and far
+cores is dropped. For each workload and state it prints the median of the pairs' ratios new / old
+with a 95 % interval (Conover, Practical Nonparametric Statistics, 3.2). It prints the same for
+the ratio to MPI in place, within the new installation's jobs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Key = tuple[str, str]
 
 
 def latency(bin_folder: str) -> float:
-    """Microseconds between the first two cores of this process."""
+    """Latency between the first two cores of this process in microseconds."""
     (library,) = pathlib.Path(bin_folder).parent.glob("lib/python*/site-packages/tf_hvd/*limits.so")
     function = ctypes.CDLL(str(library)).tf_hvd_limits_core_latency
     function.restype = ctypes.c_double
@@ -36,13 +36,13 @@ def latency(bin_folder: str) -> float:
 
 
 def siblings(cpu: int) -> str:
-    """What the hyper-threads of one core have in common."""
+    """An identifier shared by the hyper-threads of one core."""
     folder = pathlib.Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
     return (folder / "thread_siblings_list").read_text()
 
 
 def bench(bin_folder: str, words: list[str], latencies: list[float]) -> dict[Key, float]:
-    """Medians in seconds, by workload and peer; adds what the job says of its cores."""
+    """Return medians in seconds by workload and peer; append the job's core latencies."""
     command = [f"{bin_folder}/tf_hvd", "bench", "-np", "2", "--json", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -57,9 +57,9 @@ def bench(bin_folder: str, words: list[str], latencies: list[float]) -> dict[Key
 
 
 def interval(values: list[float]) -> tuple[float, float]:
-    """What holds the median of the distribution with at least 95 %, by the values' order.
+    """An interval that contains the distribution's median with 95 % confidence.
 
-    Of fewer than six values nothing does; then it is their range.
+    With fewer than six values no interval does; their range is returned instead.
     """
     ordered, count = sorted(values), len(values)
     below, rank = 0.0, 0
@@ -70,23 +70,26 @@ def interval(values: list[float]) -> tuple[float, float]:
 
 
 def shown(ratios: list[float]) -> str:
-    """The median, its interval, and how many there are."""
+    """The median, its interval, and the number of pairs."""
     low, high = interval(ratios)
     return f"{statistics.median(ratios):.3f} ({low:.3f} to {high:.3f}, {len(ratios)} pairs)"
 
 
 def main() -> None:
-    """Prints a line for each pair, and the ratios at the end."""
+    """Print a line for each pair, and the ratios at the end."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("old", help="the folder of the old installation's programs")
+    parser.add_argument("old", help="folder of the old installation's programs")
     parser.add_argument("new")
     parser.add_argument("--pairs", type=int, default=12)
     parser.add_argument(
-        "--far", type=float, default=0.16, help="from how many microseconds on cores are far apart"
+        "--far",
+        type=float,
+        default=0.16,
+        help="minimum latency of far cores in microseconds (default: 0.16)",
     )
-    own, _, told = " ".join(sys.argv[1:]).partition(" -- ")
+    own, _, given = " ".join(sys.argv[1:]).partition(" -- ")
     options = parser.parse_args(own.split())
-    words = ["--peers", f"tf_hvd,{MPI}", *told.split()]
+    words = ["--peers", f"tf_hvd,{MPI}", *given.split()]
     old_ratios: dict[Key, list[float]] = collections.defaultdict(list)
     mpi_ratios: dict[Key, list[float]] = collections.defaultdict(list)
     for turn in range(options.pairs):

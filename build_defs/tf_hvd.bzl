@@ -1,4 +1,4 @@
-"""The rules that this project's BUILD files are written in."""
+"""The rules of this project's BUILD files."""
 
 load("@cuda//:defs.bzl", "CUDA_TOOLKIT")
 load("@mpi//:defs.bzl", "MPI_PREFIXES")
@@ -15,18 +15,18 @@ COPTS = [
 
 _TF_HEADERS = ["@tensorflow//:headers"]
 
-# TensorFlow's inline code, instantiated in our files, is not ours to clean up.
+# Warnings in TensorFlow's inline code, instantiated in our files, are not ours to fix.
 _TF_COPTS = ["-Wno-unused-parameter", "-Wno-sign-compare"]
 
 _EXPORTS = "//build_defs:exported_symbols.lds"
 
 def tf_hvd_cc_library(name, copts = [], linkopts = [], **kwargs):
-    """A library that knows neither TensorFlow nor Python.
+    """A library that depends on neither TensorFlow nor Python.
 
     Args:
-      name: of the target.
-      copts: more of them.
-      linkopts: more of them.
+      name: name of the target.
+      copts: additional compiler options.
+      linkopts: additional linker options.
       **kwargs: cc_library's.
     """
     native.cc_library(
@@ -40,13 +40,13 @@ def tf_hvd_cc_library(name, copts = [], linkopts = [], **kwargs):
 def tf_hvd_tf_library(name, deps = [], copts = [], tags = [], **kwargs):
     """A library that includes TensorFlow's headers.
 
-    Its static registrations are kept whatever links it.
+    Its static registrations are kept in every program that links it.
 
     Args:
-      name: of the target.
-      deps: besides TensorFlow's headers.
-      copts: more of them.
-      tags: besides no_sanitizer.
+      name: name of the target.
+      deps: dependencies besides TensorFlow's headers.
+      copts: additional compiler options.
+      tags: tags besides no_sanitizer.
       **kwargs: cc_library's.
     """
     tf_hvd_cc_library(
@@ -59,18 +59,18 @@ def tf_hvd_tf_library(name, deps = [], copts = [], tags = [], **kwargs):
     )
 
 def tf_hvd_op_library(name, **kwargs):
-    """The registration of ops: signature, shape function, documentation."""
+    """The registration of ops: signature, shape function and documentation."""
     tf_hvd_tf_library(name = name, **kwargs)
 
 def tf_hvd_nvcc_check(name, src, hdrs):
-    """Compiles code for GPUs with nvcc, for its warnings; with --config=cuda only.
+    """Compiles GPU code with nvcc for its warnings, only with --config=cuda.
 
-    Nothing depends on the object: what runs on GPUs is compiled by NVRTC.
+    Nothing depends on the object: NVRTC compiles the code that runs on GPUs.
 
     Args:
-      name: of the target.
+      name: name of the target.
       src: a .cu.cc file.
-      hdrs: what it includes.
+      hdrs: files that it includes.
     """
     native.genrule(
         name = name,
@@ -95,17 +95,17 @@ def tf_hvd_cc_test(
     """A GoogleTest program.
 
     Args:
-      name: of the target.
-      srcs: by default the file of that name, if there is one.
-      deps: besides GoogleTest.
-      copts: more of them.
-      linkopts: more of them.
-      tags: more of them.
-      tf: whether it, or what it depends on, needs TensorFlow. Such a test is
+      name: name of the target.
+      srcs: by default the file of that name, if it exists.
+      deps: dependencies besides GoogleTest.
+      copts: additional compiler options.
+      linkopts: additional linker options.
+      tags: additional tags.
+      tf: whether the test, or a dependency, needs TensorFlow. Such a test is
         linked to the installed wheel and does not run under sanitizers.
-      threads: whether anything of it runs on a thread of its own. Where nothing
-        does, ThreadSanitizer has nothing to find, and is not asked.
-      size: of the test; small is 60 seconds.
+      threads: whether it starts threads. Otherwise it does not run under
+        ThreadSanitizer, which would find nothing.
+      size: size of the test; small is 60 seconds.
       **kwargs: cc_test's.
     """
     if srcs == None:
@@ -134,14 +134,14 @@ def tf_hvd_cc_test(
     )
 
 def tf_hvd_cc_tests(deps = [], without = [], one_thread = [], medium = [], but = {}, **kwargs):
-    """A GoogleTest program of each *_test.cc of the folder.
+    """A GoogleTest program for each *_test.cc of the folder.
 
     Args:
-      deps: of all of them; the linker takes what one needs.
-      without: names of those that are no test by themselves.
-      one_thread: names of those in which nothing runs on a thread of its own.
-      medium: names of those that may take 5 minutes; the others, one.
-      but: by name, what one has instead of the above.
+      deps: dependencies of all of them; the linker takes the needed parts.
+      without: names of files that are not separate tests.
+      one_thread: names of tests that start no threads.
+      medium: names of tests that may take 5 minutes; all others may take one.
+      but: by test name, arguments that replace the above.
       **kwargs: tf_hvd_cc_test's, for all of them.
     """
     for source in native.glob(["*_test.cc"]):
@@ -158,12 +158,12 @@ def tf_hvd_cc_tests(deps = [], without = [], one_thread = [], medium = [], but =
         tf_hvd_cc_test(name = name, **arguments)
 
 def tf_hvd_cc_cases(name, src, deps):
-    """The tests of a file, compiled once for several programs.
+    """The tests of a file, compiled once and linked into several programs.
 
     Args:
-      name: of the target.
+      name: name of the target.
       src: the file.
-      deps: besides GoogleTest.
+      deps: dependencies besides GoogleTest.
     """
     tf_hvd_cc_library(
         name = name,
@@ -174,12 +174,12 @@ def tf_hvd_cc_cases(name, src, deps):
     )
 
 def tf_hvd_cc_binary(name, copts = [], linkopts = [], **kwargs):
-    """A program that knows neither TensorFlow nor Python.
+    """A program that depends on neither TensorFlow nor Python.
 
     Args:
-      name: of the program.
-      copts: more of them.
-      linkopts: more of them.
+      name: name of the program.
+      copts: additional compiler options.
+      linkopts: additional linker options.
       **kwargs: cc_binary's.
     """
     native.cc_binary(
@@ -191,12 +191,12 @@ def tf_hvd_cc_binary(name, copts = [], linkopts = [], **kwargs):
     )
 
 def tf_hvd_cc_plugin(name, exports, copts = [], **kwargs):
-    """A shared object that knows neither TensorFlow nor Python.
+    """A shared object that depends on neither TensorFlow nor Python.
 
     Args:
-      name: of the file.
+      name: name of the file.
       exports: the linker's version script.
-      copts: more of them.
+      copts: additional compiler options.
       **kwargs: cc_binary's.
     """
     native.cc_binary(
@@ -214,23 +214,23 @@ def tf_hvd_cc_plugin(name, exports, copts = [], **kwargs):
         **kwargs
     )
 
-# Where TensorFlow's wheels have XLA, and what targets that need it are tagged
-# with: `bazel build //...` leaves them out where XLA's headers are missing.
+# The folder of XLA in TensorFlow's wheels, and the tag of targets that need it: `bazel build
+# //...` omits them if XLA's headers are missing.
 TF_XLA_LIBRARY = "libtensorflow_cc.so.2"
 XLA_TAGS = [] if TF_HAS_XLA else ["manual"]
 
 def tf_hvd_tf_plugin(name, deps, libraries = [], exports = _EXPORTS, tags = [], **kwargs):
     """The shared object that TensorFlow loads.
 
-    It is linked to TensorFlow's framework library by name alone: the process
-    that loads it has loaded that library already, wherever it lies.
+    It is linked to TensorFlow's framework library only by name: the process
+    that loads it has already loaded that library, from any path.
 
     Args:
-      name: of the file.
-      deps: the libraries that go into it, whole.
-      libraries: of TensorFlow's, besides the framework's.
+      name: name of the file.
+      deps: the libraries to include, as a whole.
+      libraries: TensorFlow's libraries besides the framework's.
       exports: the linker's version script.
-      tags: besides no_sanitizer.
+      tags: tags besides no_sanitizer.
       **kwargs: cc_binary's.
     """
     native.cc_binary(
@@ -255,13 +255,13 @@ def tf_hvd_tf_plugin(name, deps, libraries = [], exports = _EXPORTS, tags = [], 
 def tf_hvd_mpi_shim(name, family, srcs, deps = [], **kwargs):
     """The table of MPI functions, compiled against one family's mpi.h.
 
-    No MPI library is linked: what is called is looked up at run time.
+    No MPI library is linked: functions are looked up at run time.
 
     Args:
-      name: of the shared object.
+      name: name of the shared object.
       family: openmpi or mpich.
-      srcs: the same for each family.
-      deps: besides the family's headers.
+      srcs: sources, the same for each family.
+      deps: dependencies besides the family's headers.
       **kwargs: cc_binary's.
     """
     native.cc_binary(
@@ -287,14 +287,14 @@ def mpi_test(name, program, ranks, families = ["openmpi", "mpich"], args = [], d
     The program sees TF_HVD_MPI_LIBRARY, the path of that family's library.
 
     Args:
-      name: of the suite; the tests are called <name>_<family>.
-      program: a label of an executable, usually a cc_binary.
-      ranks: how many of them.
-      families: of MPI.
-      args: for the program.
-      data: that it reads.
-      tags: more of them.
-      size: of the test.
+      name: name of the suite; the tests are called <name>_<family>.
+      program: label of an executable, usually a cc_binary.
+      ranks: number of ranks.
+      families: the MPI families.
+      args: arguments of the program.
+      data: files that the program reads.
+      tags: additional tags.
+      size: size of the test.
     """
     for family in families:
         native.sh_test(

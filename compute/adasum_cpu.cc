@@ -21,13 +21,13 @@ TF_HVD_INLINE AdasumProducts ProductsOf(T a, T b) {
   return {x * y, x * x, y * y};
 }
 
-// What the two vectors are multiplied with.
+// The factors of the two vectors.
 struct AdasumWeights {
   double a;
   double b;
 };
 
-// A vector of zeros, or of NaN, is added as it is.
+// A vector that is all zeros, or has a NaN, is added unscaled.
 TF_HVD_INLINE AdasumWeights WeightsOf(const AdasumProducts& p) {
   return {p.aa > 0.0 ? 1.0 - p.ab / (2.0 * p.aa) : 1.0,
           p.bb > 0.0 ? 1.0 - p.ab / (2.0 * p.bb) : 1.0};
@@ -49,7 +49,8 @@ TF_HVD_LOOP void ProductsLoop(const T* a, const T* b, int64_t count,
   AddProducts(part, sums);
 }
 
-// The output is one of the inputs or apart from both, see buffer_ops_cpu.cc.
+// The output is either one of the inputs or does not overlap them, see
+// buffer_ops_cpu.cc.
 template <typename T>
 TF_HVD_LOOP void CombineLoop(const AdasumProducts& products, const T* a,
                              const T* b, int64_t count, T* output) {

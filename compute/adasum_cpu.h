@@ -1,7 +1,8 @@
-// Adasum: the scalar products of pieces of two vectors, and what becomes of
-// them,
+// Adasum: the scalar products of pieces of two vectors, and their combination
+//
 //   (1 - a.b / (2 a.a)) a + (1 - a.b / (2 b.b)) b.
-// As buffer_ops.h: any thread, with the same bits on each.
+//
+// As in buffer_ops.h: any thread, with the same bits on each.
 #ifndef TF_HVD_COMPUTE_ADASUM_CPU_H_
 #define TF_HVD_COMPUTE_ADASUM_CPU_H_
 
@@ -16,13 +17,13 @@ struct AdasumProducts {
   double bb;
 };
 
-// Adds the products of two pieces of `count` elements, which are summed by
-// themselves first. For float and double, as the next one.
+// Adds the products of two pieces of `count` elements. The products of the
+// pieces are summed separately first. For float and double, as is the next
+// function.
 template <typename T>
 void AddProductsOf(const T* a, const T* b, int64_t count, AdasumProducts* sums);
 
-// What becomes of the two pieces of a tensor with these products. `output` may
-// be a or b.
+// Combines two pieces of a tensor with these products. `output` may be a or b.
 template <typename T>
 void CombineVectors(const AdasumProducts& products, const T* a, const T* b,
                     int64_t count, T* output);

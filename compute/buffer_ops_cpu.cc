@@ -11,8 +11,8 @@
 namespace tf_hvd {
 namespace {
 
-// The loops. Buffers are equal or apart, so no iteration depends on another:
-// compilers cannot know and are told by `ivdep`.
+// The loops. Buffers are equal or do not overlap, so iterations are
+// independent. Compilers cannot know this; `ivdep` declares it.
 
 template <typename E, bool kScale>
 TF_HVD_LOOP void LoadLoop(void* accumulator, const void* input, int64_t count,
@@ -66,7 +66,7 @@ using QuotientLoop = void (*)(void* out, const void* in, int64_t count,
 
 using Loop = void (*)(void* out, const void* in, int64_t count, double scale);
 
-// Without and with a scale; null where something is not defined.
+// Loops without and with a scale; null if undefined.
 struct LoopPair {
   Loop of[2] = {nullptr, nullptr};
 };
@@ -76,7 +76,7 @@ struct Loops {
   LoopPair load;
   LoopPair store;
   QuotientLoop quotient;
-  // In the order of ReduceOp's numbers. Average adds.
+  // In the order of ReduceOp. Average adds.
   LoopPair accumulate[kReduceOpCount];
 };
 
@@ -103,13 +103,13 @@ constexpr Loops NumberLoops() {
   return LoopsWith<E>(Accumulating<E, MinOp>(), Accumulating<E, MaxOp>());
 }
 
-// Complex numbers have no order.
+// Complex numbers are not ordered.
 template <typename T>
 constexpr Loops ComplexLoops() {
   return LoopsWith<NativeElement<std::complex<T>>>({}, {});
 }
 
-// Bool ignores scales, and has no average.
+// Bool ignores scales and does not support averages.
 constexpr Loops BoolLoops() {
   constexpr Loop kLoad = LoadLoop<BoolElement, false>;
   constexpr Loop kStore = StoreLoop<BoolElement, false>;
@@ -121,7 +121,7 @@ constexpr Loops BoolLoops() {
           {{}, {{kOr, kOr}}, {}, {{kAnd, kAnd}}, {{kOr, kOr}}, {{kAnd, kAnd}}}};
 }
 
-// In the order of DType's numbers.
+// In the order of DType.
 constexpr Loops kLoops[kDTypeCount] = {
     NumberLoops<NativeElement<uint8_t>>(),
     NumberLoops<NativeElement<int8_t>>(),
@@ -142,7 +142,7 @@ constexpr Loops kLoops[kDTypeCount] = {
 
 const Loops& LoopsOf(DType dtype) { return kLoops[static_cast<size_t>(dtype)]; }
 
-// Null: not an operation on single elements of that type.
+// Null if the operation is not elementwise or not defined for the type.
 Loop AccumulateLoopOf(DType dtype, ReduceOp op, bool scaled) {
   const auto index = static_cast<size_t>(op);
   if (index >= kReduceOpCount) return nullptr;
@@ -210,8 +210,8 @@ ReduceOptions AverageAsSum(const ReduceOptions& options, size_t ranks) {
 
 namespace {
 
-// Where no loop does all in one pass: block by block, so that partial results
-// stay in the first level of the cache.
+// If no loop does everything in one pass: block by block, so that partial
+// results stay in the L1 cache.
 void ReduceInBlocks(const ReduceOptions& options,
                     const std::vector<const void*>& inputs, int64_t count,
                     void* output, void* copy) {
@@ -243,7 +243,7 @@ void ReduceInBlocks(const ReduceOptions& options,
   }
 }
 
-// Block by block in the first level of the cache, and from there past it.
+// Block by block in the L1 cache, and streamed from there.
 void ReduceAndStream(const ReduceOptions& options,
                      const std::vector<const void*>& inputs, int64_t count,
                      char* output, char* copy) {
@@ -253,7 +253,7 @@ void ReduceAndStream(const ReduceOptions& options,
   const size_t element = SizeOf(options.dtype);
   const size_t all = static_cast<size_t>(count) * element;
   std::vector<const void*> at(inputs.size());
-  // The first block ends where a line begins.
+  // The first block ends at the start of a cache line.
   size_t most = kBlockBytes - reinterpret_cast<uintptr_t>(output) % kLine;
   for (size_t offset = 0; offset < all; most = kBlockBytes) {
     const size_t bytes = std::min(most, all - offset);

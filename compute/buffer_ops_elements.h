@@ -1,5 +1,5 @@
-// How elements of each type are stored, accumulated and combined: what the
-// loops of buffer_ops_cpu.cc are instantiated with.
+// Storage, accumulation and combination of elements of each type, for the loops
+// of buffer_ops_cpu.cc.
 #ifndef TF_HVD_COMPUTE_BUFFER_OPS_ELEMENTS_H_
 #define TF_HVD_COMPUTE_BUFFER_OPS_ELEMENTS_H_
 
@@ -17,8 +17,8 @@ struct IsComplexNumber : std::false_type {};
 template <typename T>
 struct IsComplexNumber<std::complex<T>> : std::true_type {};
 
-// Sums and products of integers wrap around. In C++ only unsigned arithmetic
-// does; and small types would otherwise be promoted to a signed int.
+// Sums and products of integers wrap around. C++ guarantees this only for
+// unsigned arithmetic; small types would otherwise be promoted to a signed int.
 template <typename T>
 using Wrapping =
     std::conditional_t<sizeof(T) == sizeof(uint64_t), uint64_t, uint32_t>;
@@ -41,7 +41,7 @@ struct MultiplyOp {
     if constexpr (std::is_floating_point_v<T>) {
       return a * b;
     } else if constexpr (IsComplexNumber<T>::value) {
-      // Term by term, as NumPy and TensorFlow multiply: std::complex would turn
+      // Term by term, as NumPy and TensorFlow multiply. std::complex would turn
       // some NaNs into infinities, at the cost of a call for each product.
       return {a.real() * b.real() - a.imag() * b.imag(),
               a.real() * b.imag() + a.imag() * b.real()};
@@ -52,8 +52,8 @@ struct MultiplyOp {
   }
 };
 
-// `a != a` is true of NaN only: such an `a` stays, and a NaN in `b` loses
-// every comparison and is taken.
+// `a != a` is true only for NaN: `a` is then kept. A NaN in `b` loses every
+// comparison and is taken.
 struct MinOp {
   template <typename T>
   static TF_HVD_INLINE T Apply(T a, T b) {
@@ -76,7 +76,7 @@ struct OrOp {
   static TF_HVD_INLINE uint8_t Apply(uint8_t a, uint8_t b) { return a | b; }
 };
 
-// Of a complex number each part by itself.
+// Applies to each part of a complex number.
 template <typename T>
 TF_HVD_INLINE T Product(T value, double scale) {
   if constexpr (IsComplexNumber<T>::value) {

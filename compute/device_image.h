@@ -1,4 +1,4 @@
-// The code of compute/device_kernels.cu.cc for GPUs, as the wheel carries it.
+// GPU code of compute/device_kernels.cu.cc, as included in the wheel.
 #ifndef TF_HVD_COMPUTE_DEVICE_IMAGE_H_
 #define TF_HVD_COMPUTE_DEVICE_IMAGE_H_
 
@@ -7,24 +7,25 @@
 
 namespace tf_hvd {
 
-// One architecture's.
+// The code for one architecture.
 struct DeviceCode {
   int major;  // compute capability
   int minor;
-  bool is_ptx;  // compiled by the driver, for later architectures too
+  bool is_ptx;  // compiled by the driver; also runs on later architectures
   const void* image;
   size_t bytes;
 };
 
-// All that there is; none in a build without NVRTC.
+// All code images; empty in a build without NVRTC.
 const DeviceCode* DeviceCodes(size_t* count);
 
-// The machine code for the compute capability, or of the same major number and
-// a lower minor one; else PTX that is not newer. Null if there is none.
+// The machine code for the compute capability, or for a lower minor number of
+// the same major number. Otherwise PTX that is not newer. Null if neither
+// exists.
 const DeviceCode* ChooseCode(const DeviceCode* codes, size_t count, int major,
                              int minor);
 
-// Of all that there is, for cuModuleLoadData. Null if there is none.
+// Chooses from all code images, for cuModuleLoadData. Null if none fits.
 const void* DeviceImage(int major, int minor);
 
 }  // namespace tf_hvd

@@ -1,7 +1,7 @@
-// What moves tensors within a GPU: packing any number of them into one buffer,
-// and unpacking, in one launch; with scaling, or conversion of types, on the
-// way. The functions are those of one thread of a launch. device_moves.cu.cc
-// makes kernels of them; the software GPU of the tests calls the very same.
+// Moves tensors within a GPU: packs any number of them into one buffer, or
+// unpacks them, in one launch, and can scale or convert them. The functions
+// here are those of one thread of a launch. device_moves.cu.cc makes kernels of
+// them; the software GPU of the tests calls the same functions.
 #ifndef TF_HVD_COMPUTE_DEVICE_MOVES_H_
 #define TF_HVD_COMPUTE_DEVICE_MOVES_H_
 
@@ -11,28 +11,28 @@
 
 namespace tf_hvd {
 
-// One of the tensors that are moved, seen as one run of elements.
+// One of the tensors to move, as one run of elements.
 struct MoveRow {
   const void* input;  // null: zeros, which are not scaled: 0 times -1 is -0
   void* output;
   int64_t end;  // elements of the run before its end
 };
 
-// The one argument of the kernels. Rows lie in pinned memory, which a device
-// reads across its bus: a tile reads as little of them as it can.
+// The single argument of the kernels. Rows are in pinned memory, which a device
+// reads across its bus: a tile reads as few of them as possible.
 struct MoveArguments {
   const MoveRow* rows;
   int64_t row_count;  // at least one
   int64_t total;      // elements
   int64_t tile;       // elements that a block moves
-  // Scaling: numbers become themselves times `factor`, divided by `divisor`.
+  // Scaling: each number is multiplied by `factor` and divided by `divisor`.
   double factor;
   double divisor;
-  // The row that each tile begins in; null: tiles search for it.
+  // The row in which each tile begins; null: tiles search for it.
   const uint32_t* first_rows = nullptr;
 };
 
-// Whether numbers are scaled on their way: decided once for many of them.
+// Whether numbers are scaled: decided once for many of them.
 enum class ScaledBy { kNothing, kFactor, kQuotient };
 
 TF_HVD_INLINE ScaledBy ScalesBy(const MoveArguments& arguments) {
@@ -40,7 +40,7 @@ TF_HVD_INLINE ScaledBy ScalesBy(const MoveArguments& arguments) {
   return arguments.factor != 1.0 ? ScaledBy::kFactor : ScaledBy::kNothing;
 }
 
-// A number, scaled.
+// Scales a number.
 template <ScaledBy kScaledBy, typename T>
 TF_HVD_INLINE T Scaled(T value, const MoveArguments& arguments) {
   if constexpr (kScaledBy == ScaledBy::kNothing) {
@@ -52,7 +52,7 @@ TF_HVD_INLINE T Scaled(T value, const MoveArguments& arguments) {
   }
 }
 
-// The ways to move an element. In and Out: see stored_elements.h.
+// The ways to move an element. For In and Out see stored_elements.h.
 template <typename E>
 struct CopyElement {
   using In = E;
@@ -75,8 +75,8 @@ struct ScaleElement {
   }
 };
 
-// Compression: numbers of float32 that travel in a half precision `E`. The bits
-// are those of a cast and of ScaleElement<E, E>, one after the other.
+// Compression: float32 numbers that are sent in a half precision `E`. The bits
+// are those of a cast followed by ScaleElement<E, E>.
 template <typename E>
 struct NarrowElement {
   using In = NativeElement<float>;
@@ -103,7 +103,7 @@ struct WidenElement {
   }
 };
 
-// Any byte but 0 becomes 1: what is true has one form where bytes are compared.
+// Any byte but 0 becomes 1, so that true has one form when bytes are compared.
 struct NormalizeBool {
   using In = BoolElement;
   using Out = BoolElement;
@@ -113,7 +113,7 @@ struct NormalizeBool {
   }
 };
 
-// Kernels: name, way.
+// Kernels: name and way to move.
 #define TF_HVD_DEVICE_MOVES(MOVE)                       \
   MOVE(tf_hvd_copy_1, CopyUnits<uint8_t>)               \
   MOVE(tf_hvd_copy_2, CopyUnits<uint16_t>)              \
@@ -156,14 +156,14 @@ using CastHalfToFloat = ScaleElement<HalfElement, NativeElement<float>>;
 using CastFloatToBfloat = ScaleElement<NativeElement<float>, BfloatElement>;
 using CastBfloatToFloat = ScaleElement<BfloatElement, NativeElement<float>>;
 
-// Some elements that are read, or written, at once.
+// A group of elements that is read or written at once.
 template <typename T, int kCount>
 struct alignas(sizeof(T) * kCount) ElementPack {
   T of[kCount];
 };
 
-// The part of one row that a tile has: `count` elements from `input`, or zeros,
-// to `output`. In packs of 16 bytes as far as both sides are aligned.
+// Moves a tile's part of one row: `count` elements from `input`, or zeros, to
+// `output`. Uses packs of 16 bytes as far as both sides are aligned.
 template <typename Way, ScaledBy kScaledBy>
 TF_HVD_INLINE void MovePart(const typename Way::In::Stored* input,
                             typename Way::Out::Stored* output, int64_t count,
@@ -211,7 +211,7 @@ TF_HVD_INLINE void MovePart(const typename Way::In::Stored* input,
   }
 }
 
-// The first row that ends behind element `begin`, which tile `tile` begins at.
+// The first row that ends after element `begin`, the start of tile `tile`.
 TF_HVD_INLINE int64_t FirstRow(const MoveArguments& arguments, int64_t tile,
                                int64_t begin) {
   if (arguments.first_rows != nullptr) return arguments.first_rows[tile];
@@ -249,7 +249,7 @@ TF_HVD_INLINE void MoveParts(const MoveArguments& arguments, int64_t tile,
   }
 }
 
-// What thread `thread` of the `threads` of block `tile` does.
+// The work of thread `thread` of the `threads` of block `tile`.
 template <typename Way>
 TF_HVD_INLINE void MoveTile(const MoveArguments& arguments, int64_t tile,
                             int thread, int threads) {

@@ -1,8 +1,8 @@
-// Sums over ranks on a GPU: vectors that lie one behind the other are added in
-// their order, each element by one thread: the same bits each time, and those
-// of the CPU. The functions are those of one thread of a launch.
+// Sums over ranks on a GPU: contiguous vectors are added in their order, each
+// element by one thread. The bits are the same each time and equal to those of
+// the CPU. The functions here are those of one thread of a launch.
 // device_sums.cu.cc makes kernels of them; the software GPU of the tests calls
-// the very same.
+// the same functions.
 #ifndef TF_HVD_COMPUTE_DEVICE_SUMS_H_
 #define TF_HVD_COMPUTE_DEVICE_SUMS_H_
 
@@ -10,7 +10,7 @@
 
 namespace tf_hvd {
 
-// The one argument of the kernels. All memory is the device's.
+// The single argument of the kernels. All memory is on the device.
 struct SumArguments {
   const void* vectors;  // [ranks, count]
   void* sums;           // [count]
@@ -19,11 +19,11 @@ struct SumArguments {
 };
 
 inline constexpr int kSumThreads = 256;
-// Each thread takes several elements where there are more.
+// Each thread adds several elements if there are more elements than threads.
 inline constexpr int64_t kSumBlocks = 1 << 20;
 
-// What thread `thread` of the `threads` of one of the `blocks` does. Unsigned
-// sums wrap around; signed ones have their bits.
+// The work of thread `thread` of the `threads` of one of the `blocks`. Unsigned
+// sums wrap around and have the same bits as signed ones.
 template <typename T>
 TF_HVD_INLINE void SumBlock(const SumArguments& arguments, int64_t block,
                             int64_t blocks, int thread, int threads) {
@@ -38,7 +38,7 @@ TF_HVD_INLINE void SumBlock(const SumArguments& arguments, int64_t block,
   }
 }
 
-// Kernels: name, type of the elements.
+// Kernels: name and type of the elements.
 #define TF_HVD_DEVICE_SUMS(KERNEL)    \
   KERNEL(tf_hvd_sum_uint8, uint8_t)   \
   KERNEL(tf_hvd_sum_uint16, uint16_t) \

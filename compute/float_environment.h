@@ -1,8 +1,8 @@
-// Arithmetic as IEEE 754 has it, whatever the thread was set to.
+// IEEE 754 arithmetic, regardless of the thread's settings.
 //
-// TensorFlow lets its threads flush denormals to zero, the runtime's own
-// thread does not, and a reduction may run on either: without this the bits of
-// a result would depend on which thread was faster.
+// TensorFlow's threads flush denormals to zero, the runtime's thread does not,
+// and a reduction may run on either. Without this, the bits of a result would
+// depend on which thread was faster.
 #ifndef TF_HVD_COMPUTE_FLOAT_ENVIRONMENT_H_
 #define TF_HVD_COMPUTE_FLOAT_ENVIRONMENT_H_
 
@@ -14,26 +14,26 @@
 
 namespace tf_hvd {
 
-// A loop for which the class below is made. Never inlined: compilers do not
-// know that arithmetic depends on an object.
+// Runs a loop within the class below. Never inlined: compilers do not know that
+// arithmetic depends on an object.
 #define TF_HVD_LOOP __attribute__((noinline))
 
 #if defined(__SSE2__)
-// Of the register MXCSR: flush to zero and denormals are zero; the direction.
+// Bits of the register MXCSR: flush to zero, denormals are zero, and the
+// rounding direction.
 inline constexpr unsigned kFlushModes = 0x8000u | 0x0040u;
 inline constexpr unsigned kRoundingModes = 0x6000u;
 #endif
 
-// For as long as it lives its thread rounds to nearest even and keeps
-// denormals.
+// While it exists, its thread rounds to nearest even and keeps denormals.
 class StandardFloatEnvironment {
  public:
   StandardFloatEnvironment(const StandardFloatEnvironment&) = delete;
   StandardFloatEnvironment& operator=(const StandardFloatEnvironment&) = delete;
 
 #if defined(__SSE2__)
-  // The register is read in a few cycles, but slow to write, and rarely has
-  // to be.
+  // Reading the register takes a few cycles. Writing is slow, and rarely
+  // needed.
   StandardFloatEnvironment() : saved_(_mm_getcsr()) {
     if ((saved_ & kModes) != 0) _mm_setcsr(saved_ & ~kModes);
   }
@@ -57,7 +57,7 @@ class StandardFloatEnvironment {
 };
 
 // From here on this thread rounds to nearest even and flushes denormals to
-// zero, as TensorFlow's own threads do.
+// zero, like TensorFlow's own threads.
 inline void FlushDenormals() {
 #if defined(__SSE2__)
   _mm_setcsr((_mm_getcsr() & ~kRoundingModes) | kFlushModes);

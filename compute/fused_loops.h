@@ -1,6 +1,6 @@
 // Loops that reduce several inputs in one pass over memory, for the processor
-// at hand: the same source, compiled for several instruction sets, with the
-// same bits from each. What they do not serve goes through the loops of
+// in use. The same source is compiled for several instruction sets and gives
+// the same bits with each. Unsupported cases use the loops of
 // buffer_ops_cpu.cc, one after the other.
 //
 // Pure functions on the given memory; any thread, in the standard float
@@ -23,8 +23,8 @@ struct FusedScales {
   double divisor = 1.0;
 };
 
-// What a loop does beside the reduction: nothing; a product, or a product and a
-// quotient, at the end; all.
+// Scaling that a loop does in addition to the reduction: none; a product, or a
+// product and a quotient, at the end; all.
 enum Scaled { kUnscaled, kProduct, kQuotient, kThroughout, kScaledWays };
 
 inline Scaled ScaledBy(const FusedScales& scales) {
@@ -42,17 +42,18 @@ using FusedLoop = void (*)(const void* const* inputs, size_t ranks,
 // See StreamBytes.
 using StreamLoop = void (*)(void* to, const void* from, size_t bytes);
 
-// Null: not served.
+// Null: not supported.
 struct LoopsOfOp {
   FusedLoop of[kScaledWays];
 };
 
-// Of one element type, in the order of ReduceOp's numbers.
+// For one element type, in the order of ReduceOp.
 struct FusedLoops {
   LoopsOfOp of[kReduceOpCount];
 };
 
-// One set of loops: what it needs of the processor, and whether that has it.
+// One set of loops: the processor features that it needs, and whether the
+// processor has them.
 struct FusedVariant {
   const char* name;
   bool (*supported)();
@@ -66,10 +67,10 @@ const std::vector<FusedVariant>& FusedVariants();
 // The best variant that the processor has.
 const FusedVariant& BestFusedVariant();
 
-// Of the best variant.
+// Uses the best variant.
 FusedLoop FusedLoopOf(DType dtype, ReduceOp op, Scaled scaled);
 
-// Of that variant.
+// Uses the given variant.
 FusedLoop FusedLoopOf(const FusedVariant& variant, DType dtype, ReduceOp op,
                       Scaled scaled);
 

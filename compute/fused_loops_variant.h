@@ -1,10 +1,10 @@
-// The source of one variant of the fused loops. Included once by each file that
-// is compiled for an instruction set; everything in it has internal linkage,
-// and what it calls is always inlined: no code for one processor is called on
-// another.
+// The source of one variant of the fused loops. Each file that is compiled for
+// an instruction set includes it once. Everything in it has internal linkage,
+// and all functions that it calls are inlined, so that code for one processor
+// is never called on another.
 //
-// Sums are not contracted with products (-ffp-contract=off), or some variants
-// would round less often than others.
+// Sums are not contracted with products (-ffp-contract=off); otherwise some
+// variants would round less often than others.
 #ifndef TF_HVD_COMPUTE_FUSED_LOOPS_VARIANT_H_
 #define TF_HVD_COMPUTE_FUSED_LOOPS_VARIANT_H_
 
@@ -22,17 +22,17 @@
 namespace tf_hvd {
 namespace {
 
-// Elements that are held in registers and the first level of the cache.
+// Elements that fit in registers and the L1 cache.
 constexpr int64_t kChunk = 64;
 
 constexpr size_t kLine = 64;  // bytes
 
-// How many bytes lie before the next line.
+// Bytes up to the next line.
 inline size_t ToLine(const void* at) {
   return -reinterpret_cast<uintptr_t>(at) % kLine;
 }
 
-// Whole lines past the caches.
+// Streams whole lines.
 inline void StreamLines(char* to, const char* from, size_t bytes) {
 #if defined(__AVX512F__)
   for (size_t at = 0; at < bytes; at += sizeof(__m512i)) {
@@ -56,7 +56,7 @@ inline void StreamLines(char* to, const char* from, size_t bytes) {
 #endif
 }
 
-// What does not fill a line at either end is stored as usual.
+// Partial lines at either end are stored as usual.
 inline void Stream(void* to, const void* from, size_t bytes) {
   auto* target = static_cast<char*>(to);
   const auto* source = static_cast<const char*>(from);
@@ -82,12 +82,12 @@ inline void StoreChunk(const typename E::Accumulated* from, int64_t count,
 }
 
 #if defined(__AVX2__) && defined(__F16C__)
-// Several elements at once, where compilers find no good way by themselves.
+// Several elements at once, where compilers do not vectorize well.
 //
-// Halves: the processor's conversions give the bits of half_float.h but for
-// signalling NaNs; those become quiet here as they do there when they are
-// stored. Bfloats: line by line what FloatToBfloat does; the processor's own
-// conversion would take the smallest numbers for zero.
+// Halves: the processor's conversions give the bits of half_float.h, except for
+// signalling NaNs. Those become quiet here, and when they are stored there.
+// Bfloats: the steps of FloatToBfloat; the processor's own conversion would
+// treat the smallest numbers as zero.
 #if defined(__AVX512F__) && defined(__AVX512BW__)
 
 constexpr int64_t kWidth = 16;
@@ -180,7 +180,7 @@ struct BfloatVector {
 
 #endif
 
-// The last few one by one.
+// The remaining elements, one by one.
 template <typename E, typename Vector>
 inline void LoadVectors(const uint16_t* from, int64_t count, float* to) {
   const int64_t whole = count / kWidth * kWidth;
@@ -284,7 +284,7 @@ __attribute__((noinline)) void Reduce(const void* const* inputs, size_t ranks,
   }
 }
 
-// Integers are scaled in float64, and saturate: not in one pass.
+// Integers are scaled in float64 and saturate, so one pass is not possible.
 template <typename E, typename Op, Scaled kScaled>
 constexpr FusedLoop LoopOf() {
   if constexpr (kScaled == kUnscaled ||
@@ -303,7 +303,7 @@ constexpr LoopsOfOp AllLoopsOf() {
 
 template <typename E>
 constexpr FusedLoops NumberLoops() {
-  // An average is a sum here (AverageAsSum), an adaptive sum is not served.
+  // An average is a sum here (AverageAsSum); an adaptive sum is not supported.
   return {{{},
            AllLoopsOf<E, AddOp>(),
            {},
@@ -312,7 +312,7 @@ constexpr FusedLoops NumberLoops() {
            AllLoopsOf<E, MultiplyOp>()}};
 }
 
-// In the order of DType's numbers. Not served: bool, complex.
+// In the order of DType. Not supported: bool, complex.
 constexpr FusedLoops kLoops[kDTypeCount] = {
     NumberLoops<NativeElement<uint8_t>>(),
     NumberLoops<NativeElement<int8_t>>(),

@@ -1,11 +1,11 @@
-// float16 and bfloat16 as bits, to and from float32: exact one way, one
-// rounding to nearest even the other. NaN stays NaN, infinities and denormals
-// are kept.
+// float16 and bfloat16 as bits, to and from float32. Conversion to float32 is
+// exact; conversion from float32 rounds once, to nearest even. NaN stays NaN;
+// infinities and denormals are kept.
 //
-// On the CPU written without branches and without a table so that compilers
-// turn loops over them into vector instructions; needs no F16C. The caller must
-// not have set the processor to flush denormals. A GPU converts by its own
-// instructions, to the same bits but for those of a NaN.
+// The CPU code has no branches and no table, so that compilers vectorize loops
+// over it; it does not need F16C. The caller must not have set the processor to
+// flush denormals. A GPU uses its own instructions, which give the same bits
+// except for those of a NaN.
 #ifndef TF_HVD_COMPUTE_HALF_FLOAT_H_
 #define TF_HVD_COMPUTE_HALF_FLOAT_H_
 
@@ -25,8 +25,8 @@ TF_HVD_INLINE uint32_t BitsOfFloat(float value) {
   return bits;
 }
 
-// `a` if the condition holds, else `b`. By a mask: for `?:` compilers keep a
-// branch where one side is an addition of floats, which might trap.
+// `a` if the condition holds, else `b`. Uses a mask: for `?:` compilers keep a
+// branch if one side is an addition of floats, which might trap.
 TF_HVD_INLINE uint32_t Select(bool condition, uint32_t a, uint32_t b) {
   const uint32_t mask = 0u - static_cast<uint32_t>(condition);
   return (a & mask) | (b & ~mask);
@@ -55,9 +55,9 @@ TF_HVD_INLINE float HalfToFloat(uint16_t half) {
   // Infinity and NaN have the largest exponent in either format.
   const uint32_t normal =
       magnitude + Select(magnitude >= 0x0f800000u, 2 * kRebias, kRebias);
-  // A denormal is a number of units of 2^-24. As the mantissa of a float of
-  // 2^-14 or a little more it is exact, and that much too large. (Multiplying
-  // would do as well, but denormal floats are slow.)
+  // A denormal is a number of units of 2^-24. Used as the mantissa of a float
+  // of at least 2^-14 it is exact, but too large by 2^-14. (Multiplying
+  // would also work, but denormal floats are slow.)
   const float denormal =
       FloatOfBits(magnitude + kRebias + 0x00800000u) - 0x1p-14f;
   const uint32_t bits =
@@ -68,16 +68,17 @@ TF_HVD_INLINE float HalfToFloat(uint16_t half) {
 TF_HVD_INLINE uint16_t FloatToHalf(float value) {
   const uint32_t bits = BitsOfFloat(value);
   const uint32_t sign = (bits >> 16) & 0x8000u;
-  // The sign is gone: compared as signed, which old vector units can do.
+  // The sign is cleared, so the comparison can be signed, which old vector
+  // units support.
   const int32_t magnitude = static_cast<int32_t>(bits & 0x7fffffffu);
   const uint32_t unsigned_magnitude = static_cast<uint32_t>(magnitude);
-  // Normal: move the exponent's bias and round; a carry out of the mantissa
-  // rightly goes into the exponent, and out of that to infinity.
+  // Normal: move the exponent's bias and round. A carry out of the mantissa
+  // correctly goes into the exponent, and from there to infinity.
   const uint32_t odd = (unsigned_magnitude >> 13) & 1u;
   const uint32_t normal =
       (unsigned_magnitude - 0x38000000u + 0xfffu + odd) >> 13;
-  // Denormal: adding 0.5 puts the unit of a denormal half at the last bit of
-  // the sum, so that the addition does the rounding.
+  // Denormal: adding 0.5 moves the unit of a denormal half to the last bit of
+  // the sum, so the addition does the rounding.
   const uint32_t denormal =
       BitsOfFloat(FloatOfBits(unsigned_magnitude) + 0.5f) - 0x3f000000u;
   const uint32_t nan = 0x7e00u | ((unsigned_magnitude >> 13) & 0x3ffu);

@@ -1,11 +1,11 @@
-// What code for the CPU and code for a GPU are written with alike. GPU code is
-// compiled by NVRTC, which has no headers, and by nvcc.
+// Definitions shared by CPU and GPU code. GPU code is compiled by NVRTC, which
+// has no headers, and by nvcc.
 #ifndef TF_HVD_COMPUTE_PORTABLE_H_
 #define TF_HVD_COMPUTE_PORTABLE_H_
 
 #ifdef __CUDACC_RTC__
 
-// The types of Linux on 64 bits.
+// Integer types of 64-bit Linux.
 using int8_t = signed char;
 using uint8_t = unsigned char;
 using int16_t = short;
@@ -24,7 +24,7 @@ using uintptr_t = unsigned long;
 
 #endif
 
-// What the GPU that code is compiled for converts by instructions of its own.
+// Types that the target GPU converts by its own instructions.
 #ifdef __CUDA_ARCH__
 #define TF_HVD_CONVERTS_HALFS
 #if __CUDA_ARCH__ >= 800
@@ -35,8 +35,8 @@ using uintptr_t = unsigned long;
 #ifdef __CUDACC__
 #define TF_HVD_INLINE __host__ __device__ __forceinline__
 #else
-// Files for other instruction sets include this: a function of one of them must
-// not stand in for the others'.
+// Files for other instruction sets include this: the linker must not use one
+// file's copy of a function for the others.
 #define TF_HVD_INLINE inline __attribute__((always_inline))
 #endif
 

@@ -1,6 +1,7 @@
-// A number times a factor, on the CPU and on a GPU alike. The factor is rounded
-// to the number's type, which the product is formed in, as NumPy does it; of
-// integers both are float64, and the product is truncated toward zero.
+// Multiplies a number by a factor, on the CPU and on a GPU. The factor is
+// rounded to the number's type, and the product is computed in that type, as in
+// NumPy. For integers both are float64, and the product is truncated toward
+// zero.
 #ifndef TF_HVD_COMPUTE_SCALING_H_
 #define TF_HVD_COMPUTE_SCALING_H_
 
@@ -19,13 +20,13 @@ struct IntegerRange {
   static constexpr T kMax = static_cast<T>(~uint64_t{0} >> (64 - kDigits));
   static constexpr T kMin =
       kSigned ? static_cast<T>(-kMax - 1) : static_cast<T>(0);
-  // One past the largest.
+  // One more than the largest.
   static constexpr double kEnd =
       2.0 * static_cast<double>(uint64_t{1} << (kDigits - 1));
 };
 
-// The integer nearest to `value` in the direction of zero; the end of the
-// range for what is outside of it, 0 for NaN.
+// `value` rounded toward zero; the end of the range if it is outside of it, 0
+// for NaN.
 template <typename T>
 TF_HVD_INLINE T TruncateSaturating(double value) {
   using Range = IntegerRange<T>;
@@ -43,8 +44,8 @@ TF_HVD_INLINE T ScaledReal(T value, double scale) {
   }
 }
 
-// The product, divided: what an average is. The average of equal numbers is
-// that number, which it would not be as a product with 1 / divisor.
+// The product, divided, as for an average. The average of equal numbers is that
+// number, which a product with 1 / divisor would not ensure.
 template <typename T>
 TF_HVD_INLINE T QuotientReal(T value, double scale, double divisor) {
   if constexpr (kHasFractions<T>) {

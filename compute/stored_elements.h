@@ -1,5 +1,5 @@
-// How elements of each type lie in memory, and the type that is computed in. On
-// the CPU and on a GPU alike; see portable.h.
+// Storage of each type's elements in memory, and the type used for computation.
+// On the CPU and on a GPU; see portable.h.
 #ifndef TF_HVD_COMPUTE_STORED_ELEMENTS_H_
 #define TF_HVD_COMPUTE_STORED_ELEMENTS_H_
 
@@ -39,7 +39,7 @@ struct BfloatElement {
   }
 };
 
-// Any byte but 0 counts as true, so that and, or work on single bits.
+// Any byte but 0 counts as true, so that `and` and `or` work on single bits.
 struct BoolElement {
   using Stored = uint8_t;
   using Accumulated = uint8_t;

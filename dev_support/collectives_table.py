@@ -1,10 +1,10 @@
-"""The table of docs/collectives.md: operation x dtype x mode, as data and as a page.
+"""Generates docs/collectives.md: a table of operation x dtype x mode, as data and as a page.
 
     .venv/bin/python dev_support/collectives_table.py > docs/collectives.md
 
-What an operation takes is asked of the library: the registered ops' attribute T,
-the native table of reductions, and TensorFlow's registry of derivatives.
-tests/python/parallel/table_test.py runs each cell.
+The supported types come from the library: the registered ops' attribute T and the native table of
+reductions. Derivatives come from TensorFlow's registry. tests/python/parallel/table_test.py runs
+each cell.
 """
 
 import dataclasses
@@ -18,22 +18,22 @@ from tf_hvd.core import _native, kinds
 
 TEMPLATE = pathlib.Path(__file__).with_name("collectives_page.md")
 
-# What runs a call, by the word that the tests use for it.
+# The modes by the names that the tests use, and their letters in the table.
 MODES = {"eager": "e", "function": "f", "session": "s"}
-# What a kind of collective has beside the ops that its name stands for.
+# Ops of a kind of collective besides those with its name.
 IN_PLACE = {
     "broadcast": {
         "HorovodBroadcastInplaceResource": "broadcast_",
         "HorovodBroadcastInplace": "broadcast_",
     }
 }
-# The ops that move tensors, and the function of tf_hvd that calls each.
+# The ops that move tensors, and the tf_hvd function that calls each.
 FUNCTIONS = {
     op_type: function
     for name, kind in kinds.OF_TENSORS.items()
     for op_type, function in (kind.functions | IN_PLACE.get(name, {})).items()
 }
-# The ops that take no tensors, and the function of tf_hvd that calls each.
+# The ops without tensors, and the tf_hvd function that calls each.
 PLAIN_FUNCTIONS = {
     "HorovodBarrier": "barrier",
     "HorovodJoin": "join",
@@ -45,7 +45,7 @@ PLAIN_FUNCTIONS = {
     "HorovodCrossSize": "cross_size_op",
     "HorovodProcessSetIncluded": "process_set_included_op",
 }
-# Computes on one rank alone: no row of the table.
+# Local ops, which have no row in the table.
 LOCAL = {
     "HorovodFingerprints", "HorovodVerdict",
     "HorovodBroadcastNumber", "HorovodIdentify", "HorovodCountReduction",
@@ -110,7 +110,7 @@ REDUCE_OPS = _native_names("reduce_op_name")
 
 
 def _takes(operation: Operation, dtype: str) -> bool:
-    if not operation.reduce_op:  # what moves tensors takes all types of the table
+    if not operation.reduce_op:  # ops that only move tensors support all types
         return True
     return bool(
         _native.library.tf_hvd_is_reducible(
@@ -124,7 +124,7 @@ def _reduces(op_type: str) -> bool:
 
 
 def operations() -> list[Operation]:
-    """All rows: one for each op that moves tensors, of those that reduce one for each way."""
+    """All rows: one per op that moves tensors, or one per reduce operation if the op reduces."""
     rows = []
     for op_type in FUNCTIONS:
         if op_type in registered():

@@ -1,6 +1,6 @@
-"""Kills what tests that were interrupted have left running: end_marked.py MARK.
+"""Kills processes that interrupted tests have left running: end_marked.py MARK.
 
-Whatever they start has the mark in its environment, in a process group of its own or not.
+All processes that tests start have the mark in their environment, also in other process groups.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ NAME = "TF_HVD_TESTS_MARK"
 
 
 def marked(mark: str) -> list[psutil.Process]:
-    """The processes with this mark, but for this one."""
+    """Processes with this mark, except this one."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
@@ -23,7 +23,7 @@ def marked(mark: str) -> list[psutil.Process]:
 
 
 def main() -> None:
-    # What is being ended may be starting more.
+    # Repeat, because processes that are being killed may start more.
     for _ in range(10):
         found = marked(sys.argv[1])
         if not found:

@@ -1,11 +1,11 @@
-"""Counts what stands between `tf_hvd run` and the start of MPI's launcher.
+"""Counts the functions that `tf_hvd run` runs before it starts MPI's launcher.
 
     PYTHONSAFEPATH=1 .venv/bin/python dev_support/launch_steps.py [-v] [OPTIONS OF tf_hvd run]
 
-Runs the command in this process with a job that does nothing, follows the main thread from the
-command's function to the start of the first process that is MPI's launcher, and prints how many of
-the package's functions were entered, how often, in how many files, and how many return statements
-these functions have. With -v, which.
+Runs the command in this process with an empty job. Follows the main thread from the command's
+function to the start of MPI's launcher. Prints the number of the package's functions that were
+entered, of calls, of files, and of return statements in these functions. With -v, also lists the
+functions.
 """
 
 import ast
@@ -25,14 +25,14 @@ JOB = ("-np", "2", sys.executable, "-c", "pass")
 
 
 class Followed:
-    """The functions that were entered, from `START` on."""
+    """Functions that were entered after `START`."""
 
     def __init__(self) -> None:
         self.entered: dict[tuple[str, str, int], int] = {}
         self._on_the_way = False
 
     def see(self, frame: FrameType, event: str, _: Any) -> None:
-        """Is called by the interpreter for each call."""
+        """Record a call; the interpreter calls this."""
         code = frame.f_code
         if event != "call" or not code.co_filename.startswith(PACKAGE):
             return
@@ -42,13 +42,13 @@ class Followed:
             self.entered[key] = self.entered.get(key, 0) + 1
 
     def arrived(self) -> None:
-        """MPI's launcher is started: nothing more is of interest."""
+        """Stop following: MPI's launcher is being started."""
         sys.setprofile(None)
         self._on_the_way = False
 
 
 def returns(file: str, name: str, line: int) -> int:
-    """The return statements of a function, without those of functions inside of it."""
+    """Number of return statements in a function, without those in nested functions."""
     tree = ast.parse(pathlib.Path(file).read_text())
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
@@ -65,7 +65,7 @@ def returns(file: str, name: str, line: int) -> int:
 
 
 def main(words: list[str]) -> int:
-    """Counts, and prints."""
+    """Count and print."""
     verbose = words[:1] == ["-v"]
     words = words[verbose:]
     followed = Followed()

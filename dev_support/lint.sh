@@ -1,4 +1,4 @@
-# Looks at the sources. Sourced by ./dev, after setup.sh.
+# Checks the sources. Sourced by ./dev, after setup.sh.
 # shellcheck shell=bash
 
 lint() {
@@ -9,7 +9,10 @@ lint() {
   mapfile -t scripts < <(checkout_files dev .ci/run '*.sh')
   run_check "ruff check" ruff check . || failed=1
   run_check "ruff format" ruff format --check . || failed=1
+  run_check "plain English" "${PYTHON}" dev_support/plain_english.py || failed=1
   run_check mypy mypy || failed=1
+  run_check "GitHub's files" valid_github_files || failed=1
+  run_check "mypy on the public names" types_every_name || failed=1
   run_check clang-format clang-format --dry-run -Werror "${formatted[@]}" || failed=1
   run_check clang-tidy tidy "${sources[@]}" || failed=1
   run_check "clang-tidy's thread safety analysis" refuses_unguarded || failed=1
@@ -24,14 +27,32 @@ checkout_files() {
   git -c safe.directory="${ROOT}" ls-files --cached --others --exclude-standard -- "$@"
 }
 
-# The files of kernels/ without a header of TensorFlow. All mutexes of kernels/ are in them.
+# The files of kernels/ that include no TensorFlow headers. They have all mutexes of kernels/.
 readonly KERNELS=(
   kernels/{huge_pages,local_checks,on_gpu,topology,verdict}.cc
   kernels/xla/{compiled_call,compiled_calls,started_call,step_threads}.cc
 )
 
-# Files that need no header but their own and, for MPI's shim, one family's
-# mpi.h. What it says of the headers of others is left out.
+# By the schemas that check-jsonschema contains.
+valid_github_files() {
+  local check=(check-jsonschema --quiet --builtin-schema) templates=.github/ISSUE_TEMPLATE
+  "${check[@]}" vendor.github-workflows .github/workflows/*.yml &&
+    "${check[@]}" vendor.github-issue-forms "${templates}"/{bug,feature}.yml &&
+    "${check[@]}" vendor.github-issue-config "${templates}/config.yml" &&
+    "${check[@]}" vendor.citation-file-format CITATION.cff
+}
+
+types_every_name() {
+  local program
+  program=$(mktemp --suffix=.py)
+  "${PYTHON}" dev_support/every_name.py >"${program}" && mypy --config-file pyproject.toml "${program}"
+  local status=$?
+  rm -f "${program}"
+  return "${status}"
+}
+
+# Files that need only their own header and, for MPI's shim, one family's mpi.h. Findings in other
+# projects' headers are dropped.
 tidy() {
   # shellcheck disable=SC2016
   printf '%s\0' "$@" | xargs -0 -n 4 -P 2 sh -c \
@@ -43,12 +64,12 @@ refuses_unguarded() {
   local errors file=tests/runtime/unguarded.cc
   errors=$(tidy "${file}" | grep 'error:')
   [[ ${errors} == *"/${file}:"*"[clang-diagnostic-thread-safety-analysis,"* && ${errors} != *$'\n'* ]] && return
-  echo "${file} must have one error, that of the thread safety analysis:"
+  echo "${file} must have exactly one error, from the thread safety analysis:"
   echo "${errors}"
   return 1
 }
 
-# Says which check is at work, and shows what it prints where it finds a fault.
+# Prints the name of the check, and its output if it finds faults.
 run_check() {
   local output name=$1
   shift

@@ -1,18 +1,18 @@
 """Draws the pictures of README.md and docs/concepts.md: `dev_support/pictures.py docs/images`.
 
-Plain SVG, of boxes and text. A test compares what is committed with what this makes.
+Plain SVG with boxes and text. A test compares the committed files with this output.
 """
 
 import pathlib
 import sys
 from xml.sax.saxutils import escape
 
-COLOURS = ["#4063d8", "#389826", "#cb3c33", "#9558b2"]  # of ranks 0 to 3
+COLOURS = ["#4063d8", "#389826", "#cb3c33", "#9558b2"]  # by rank, 0 to 3
 RESULT = "#5f6770"
 BOX, GAP = 34, 6
 FONT = 'font-family="Helvetica, Arial, sans-serif"'
 
-# Three ranks, before and after: the text of each box and whose colour it has.
+# Three ranks, before and after: each box's text and the rank that gives its colour.
 COLLECTIVES = {
     "allreduce (Sum)": (
         [[("1", 0)], [("2", 1)], [("3", 2)]],
@@ -74,7 +74,7 @@ def picture(width, height, parts):
 
 
 def collectives():
-    """What each rank has before a collective, and after it."""
+    """Each rank's values before and after a collective."""
     parts, top = [], 14
     for name, (before, after) in COLLECTIVES.items():
         parts.append(text(16, top + 14, name, size=14, weight="bold"))
@@ -91,7 +91,7 @@ def collectives():
 
 
 def ranks():
-    """Four ranks on two machines, and the numbers that each of them has."""
+    """Four ranks on two machines, and the numbers of each rank."""
     parts = []
     for machine, name in enumerate("ab"):
         left = 16 + machine * 300
@@ -112,7 +112,7 @@ def ranks():
 
 
 def training():
-    """A step of four ranks: each has its share of the data, and all make the same update."""
+    """A step on four ranks: each has its share of the data, and all make the same update."""
     row, top = BOX + GAP, 16
     middle = top + 2 * row - GAP - 1
     parts = [box(420, middle - 26, "allreduce (Average)", RESULT, 144, 52)]

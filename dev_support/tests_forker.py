@@ -1,11 +1,12 @@
-"""Forks Python programs from a process that has loaded TensorFlow: what tests_standby.py starts.
+"""Forks Python programs from a process that has loaded TensorFlow, started by tests_standby.py.
 
-A rank's process, as soon as its Python begins, hands its program over to a fork (`hand_over`).
-From then on it hands signals on to the fork, and ends as the fork does. A keeper between the
-forker (`serve`) and each fork kills the fork when the rank's process is gone.
+As soon as its Python starts, a rank's process hands its program over to a fork (`hand_over`).
+After that it forwards signals to the fork, and ends as the fork ends. Between the forker (`serve`)
+and each fork, a keeper kills the fork when the rank's process is gone.
 
-Of tf_hvd this uses how a rank's keeper tells the agent its process (tf_hvd/core/messages.py), and
-`close_all`, `end_as` and `call_oneself` of tf_hvd/launch/machine/keeper.py.
+It uses the messages by which a rank's keeper reports its process to the agent
+(tf_hvd/core/messages.py). It also uses `close_all`, `end_as` and `set_process_name` of
+tf_hvd/launch/machine/keeper.py.
 """
 
 import contextlib
@@ -25,13 +26,14 @@ import sys
 import time
 import types
 
-# To the native library a fork's keeper is its launcher (base/processes.cc): this one nobody uses.
+# The native library takes a fork's keeper for its launcher (base/processes.cc). No job uses this
+# launcher.
 _KEEPER = "mpiexec.gforker"
-# What a rank is told: the fork's process, and how it has ended: exit code, or minus the signal.
+# Reports to a rank: the fork's process, and its end: exit code, or minus the signal.
 _SAYS = struct.Struct("<ci")
 _BEGINS, _ENDED = b"b", b"e"
 _MOST_FILES = 253  # the kernel's limit for one message
-_TO_END = 3.0  # seconds that what a program has started may go on after its bad end
+_TO_END = 3.0  # seconds that a failed program's child processes may continue
 _PR_SET_PDEATHSIG = 1
 _HANDED_ON = (
     *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
@@ -42,9 +44,9 @@ _LIMITS = range(16)  # RLIM_NLIMITS
 
 
 def program():
-    """This process' program: Python's options, `-m`, `-c` or empty for a file, and which.
+    """Return this process' program: Python's options, `-m`, `-c` or empty for a file, and its name.
 
-    None if it cannot be forked.
+    Returns None if the program cannot be forked.
     """
     *options, what = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1] or [""]
     if sys.argv[0] not in ("-m", "-c"):
@@ -53,12 +55,12 @@ def program():
 
 
 def hand_over(address, keeper, launched_by):
-    """Runs this process' program in a fork of the forker there, and ends as the program does.
+    """Run this process' program in a fork of the forker at `address`, and end as the program does.
 
     Returns if there is no forker.
 
     Args:
-        address: of its socket.
+        address: address of the forker's socket.
         keeper: the module tf_hvd.launch.machine.keeper.
         launched_by: the job, this rank's number, and its keeper's process, 0 for none.
     """
@@ -80,7 +82,7 @@ def hand_over(address, keeper, launched_by):
 
     for signum in _HANDED_ON:
         signal.signal(signum, hand_on)
-    code = -signal.SIGKILL  # where the forker is gone, and the fork with it
+    code = -signal.SIGKILL  # if the forker is gone, and the fork with it
     with contextlib.suppress(OSError, struct.error):
         socket.send_fds(link, [b"f"], files)
         keeper.close_all({str(link.fileno())})
@@ -91,12 +93,12 @@ def hand_over(address, keeper, launched_by):
 def _is_inherited(number):
     try:
         return not fcntl.fcntl(number, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
-    except OSError:  # what has listed them
+    except OSError:  # the descriptor of the directory listing
         return False
 
 
 def _inheritance():
-    """What this process' program has of it, besides its files."""
+    """Properties that the program inherits from this process, besides its files."""
     _, kind, what = program()
     folder, mask = os.getcwd(), os.umask(0)
     os.umask(mask)
@@ -116,24 +118,25 @@ def _inheritance():
 
 
 def serve(address, tests, modules, rank):
-    """Forks what is asked for until the tests end; returns in a fork: what that is to run.
+    """Fork on request until the tests end; in a fork, return the program to run.
 
     Args:
-        address: of the socket at which it is asked.
+        address: address of the socket for requests.
         tests: the process that runs the tests.
-        modules: to load before.
+        modules: modules to load before.
         rank: the module tf_hvd.launch.machine.rank.
     """
     for name in modules:
         importlib.import_module(name)
-    if os.fork() == 0:  # ends threads that would be there again: those of OpenBLAS
+    if os.fork() == 0:  # the fork ends the threads of OpenBLAS in this process
         os._exit(0)
     os.wait()
     if len(os.listdir("/proc/self/task")) > 1:
         os._exit(1)
     gc.collect()
     gc.freeze()
-    # Ranks that are asked to end may do so in order: with this process they would be killed.
+    # Ranks that receive a termination signal may exit cleanly; ending this process would kill
+    # them.
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(signum, signal.SIG_IGN)
     listener = socket.socket(socket.AF_UNIX)
@@ -148,25 +151,25 @@ def serve(address, tests, modules, rank):
             if os.fork() == 0:
                 listener.close()
                 return _keep(link, rank)
-    os._exit(0)  # and keepers and forks with it
+    os._exit(0)  # keepers and forks end with it
 
 
 def _keep(link, rank):
-    """Keeps a fork to its end; returns in the fork."""
+    """Keep a fork until its end; return in the fork."""
     _end_with_parent()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     with link.makefile("rb") as file:
         request = json.loads(file.readline() or os._exit(1))
     rank.keeper.close_all({str(link.fileno())})
-    rank.keeper.call_oneself(_KEEPER)
+    rank.keeper.set_process_name(_KEEPER)
     fork = os.fork()
     if fork == 0:
         return _take_place(request, link, rank)
     events = select.poll()
-    events.register(link, 0)  # whether the rank's process is gone
+    events.register(link, 0)  # reports when the rank's process is gone
     events.register(os.pidfd_open(fork), select.POLLIN)
     events.poll()
-    # Until it is waited for, nothing else has its number, nor its group.
+    # Until the fork is waited for, no other process or group gets its number.
     ended = os.waitid(os.P_PID, fork, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     if ended:
         exited = ended.si_code == os.CLD_EXITED
@@ -176,7 +179,7 @@ def _keep(link, rank):
         if exited and not ended.si_status:
             os._exit(0)
         time.sleep(_TO_END)
-    for kill in (os.killpg, os.kill):  # it may not have a group yet
+    for kill in (os.killpg, os.kill):  # the fork may not have a group yet
         with contextlib.suppress(OSError):
             kill(fork, signal.SIGKILL)
     os._exit(0)
@@ -187,7 +190,7 @@ def _end_with_parent():
 
 
 def _take_place(request, link, rank):
-    """Gives this process, which was just forked, all that the rank's process has."""
+    """Give this process, which was just forked, all properties of the rank's process."""
     _end_with_parent()
     os.setsid()
     os.chdir(request["folder"])
@@ -202,7 +205,7 @@ def _take_place(request, link, rank):
         signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(request["environ"])
-    rank.keeper.call_oneself("python")
+    rank.keeper.set_process_name("python")
     job = request["launched_by"].pop("job")
     moved = {"do": rank.contract.RUNS, "process": os.getpid(), "time": time.time_ns()}
     rank.messages.tell(job, moved | request["launched_by"])
@@ -217,14 +220,14 @@ def _take_place(request, link, rank):
     for stream in (sys.stdout, sys.stderr):
         if not stream.write_through:
             stream.reconfigure(line_buffering=stream.isatty() or stream is sys.stderr)
-    # Python's own random numbers begin anew in each fork; NumPy's do not.
+    # Python's own random numbers restart in each fork; NumPy's do not.
     sys.modules["numpy"].random.seed()
     importlib.invalidate_caches()
     return request["program"]
 
 
 def _put(files):
-    """Gives files the numbers that they are to have: number and present number of each."""
+    """Give files their final numbers: `files` has the final and present number of each."""
     above = max([*files, *files.values()]) + 1
     moved = {number: fcntl.fcntl(file, fcntl.F_DUPFD, above) for number, file in files.items()}
     for file in files.values():
@@ -235,7 +238,7 @@ def _put(files):
 
 
 def run(kind, what):
-    """Runs a program as Python does: as `__main__`, by the same functions."""
+    """Run a program as Python does: as `__main__`, by the same functions."""
     sys.modules["__main__"] = types.ModuleType("__main__")
     vars(sys.modules["__main__"]).update(__annotations__={}, __builtins__=sys.modules["builtins"])
     if kind == "-m":
@@ -253,6 +256,6 @@ def run(kind, what):
         libc.fopen.restype = ctypes.c_void_p
         file = ctypes.c_void_p(libc.fopen(path, b"rb"))
         failed = ctypes.pythonapi.PyRun_SimpleFileExFlags(file, path, 1, None)
-    # Python itself ends by SIGINT after what nobody has caught of it.
+    # Python itself ends by SIGINT if the program does not catch it.
     if failed and not isinstance(getattr(sys, "last_value", None), KeyboardInterrupt):
         sys.exit(1)

@@ -1,13 +1,13 @@
-"""Ranks that tests start are forked from a process that has loaded TensorFlow already.
+"""Forks ranks that tests start from a process that has already loaded TensorFlow.
 
-To load it takes seconds of a core for each of the many hundred ranks. So a rank that begins in a
-run of the tests (tests_start.pth) goes on in a fork of a standby (tests_forker.py), of which a run
-of the tests has one for each environment that loading may read. The second job with an environment
-has it started. tests/conftest.py says which tests do without, as they are about how processes begin
-and end.
+Loading TensorFlow takes seconds of a core for each of the many hundred ranks. So a rank that starts
+in a test run (tests_start.pth) continues in a fork of a standby (tests_forker.py). A test run has
+one standby for each environment that affects loading. The second job with an environment starts
+its standby. tests/conftest.py lists the tests that do without, because they test how processes
+start and end.
 
-Until the standby is there, this knows the standard library alone. Standbys are children of the
-process that runs the tests: as one of a job's processes they would end with that.
+Until a standby is ready, this uses only the standard library. Standbys are children of the process
+that runs the tests: as children of a job's process they would end with the job.
 """
 
 import contextlib
@@ -26,17 +26,17 @@ import time
 import tests_forker
 
 RUN = "TF_HVD_TESTS_STANDBY"
-"""By this a rank knows the process whose tests it is of, and a folder: "PROCESS:FOLDER"."""
+"""Gives a rank the process of its tests and a folder: "PROCESS:FOLDER"."""
 MOST = 10
-"""Standbys at once: each takes a few hundred MiB."""
+"""Maximum number of standbys at once: each takes a few hundred MiB."""
 _ADDRESS = "\0tf_hvd_tests_standby/"
 _STARTER = "\0tf_hvd_tests/"
 RANK = "TF_HVD_LAUNCHED_RANK"
 _JOB = "TF_HVD_JOB"
-# The job of which this is a rank: what a rank starts knows by it that it is none. As all that
-# begins so, it is each start's own.
+# The job of this rank: a process started by a rank sees from it that it is not a rank itself.
+# Every process that starts this way has it, so each start has a separate value.
 _RANK_OF = "TF_HVD_LAUNCHER_TESTED"
-# What is read as TensorFlow is loaded, or Python begins.
+# Variables that are read when TensorFlow is loaded or Python starts.
 _READ = ("TF_", "KERAS_", "OMP_", "MKL_", "OPENBLAS_", "XLA_", "CUDA_", "LD_", "PYTHON")
 _READ += ("MALLOC_", "GLIBC_", "LANG", "LC_", "HOME", "TMPDIR")
 _NOT_READ = ("TF_HVD_", "CUDA_VISIBLE_DEVICES")
@@ -44,7 +44,7 @@ _TESTS_OWN = ("TF_HVD_TESTS_GC", "TF_HVD_TESTS_MARK")
 _LIBRARIES = "LD_LIBRARY_PATH"
 _CREDENTIALS = struct.Struct("3i")
 _STARTED = "started"
-_LIMIT = 120  # seconds until a standby is there
+_LIMIT = 120  # seconds until a standby is ready
 _START = """
 import json
 with open(0, closefd=False) as file:
@@ -55,11 +55,11 @@ tests_standby.become(about)
 
 
 def hand_over():
-    """Goes on in a standby, if this process can; returns where it cannot."""
+    """Continue in a standby if this process can; otherwise return."""
     run, _, folder = os.environ[RUN].partition(":")
     job = os.environ.get(_JOB, "")
     rank_of, os.environ[_RANK_OF] = os.environ.get(_RANK_OF), job
-    # A rank has started this process, say.
+    # For example, a rank has started this process.
     if rank_of == job or tests_forker.program() is None or not _may(run):
         return
     rank = rank_module()
@@ -72,7 +72,7 @@ def hand_over():
 
 
 def rank_module():
-    """The module `rank` without its package, which loads TensorFlow; None if it is missing."""
+    """Load the module `rank` without its package, which loads TensorFlow; None if missing."""
     package = importlib.util.find_spec("tf_hvd")
     if package is None:
         return None
@@ -86,7 +86,7 @@ def rank_module():
 
 
 def _may(run):
-    """Whether this process is on the tests' machine, as it seems to it, and has files like them."""
+    """Whether this process sees the same machine and files as the process that runs the tests."""
     own_files = "/pytest-of-" in os.environ.get("PYTHONPATH", "")  # pytest's tmp_path
     if own_files or "LD_PRELOAD" in os.environ:
         return False
@@ -101,33 +101,33 @@ def _may(run):
 
 
 def _environ():
-    """What a standby must have in common with its ranks."""
+    """Variables that a standby and its ranks must have in common."""
     read = {
         name: value
         for name, value in os.environ.items()
         if name in _TESTS_OWN or (name.startswith(_READ) and not name.startswith(_NOT_READ))
     }
-    if _LIBRARIES in read:  # a launcher within a job adds what is there
+    if _LIBRARIES in read:  # a launcher within a job repeats folders
         read[_LIBRARIES] = ":".join(dict.fromkeys(read[_LIBRARIES].split(":")))
     return read
 
 
 def _token(run):
-    told = [sorted(_environ().items()), tests_forker.program()[0], os.geteuid(), sys.executable]
-    return f"tests.{run}.{hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]}"
+    identity = [sorted(_environ().items()), tests_forker.program()[0], os.geteuid(), sys.executable]
+    return f"tests.{run}.{hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]}"
 
 
 class _Standbys:
-    """Those of a run: a file for each, of its name, with the first job that could have used it.
+    """Standbys of a test run: one file per standby, with the first job that could have used it.
 
-    Its time is that of the last use.
+    The file's time is that of the last use.
     """
 
     def __init__(self, folder, job):
         self._folder, self._job = folder, job
 
     def has(self, run, token):
-        """Whether there is this one; starts it for a second job."""
+        """Whether this standby exists; a second job starts it."""
         if not _process_of(token):
             os.makedirs(self._folder, exist_ok=True)
             lock = os.open(self._folder, os.O_RDONLY)
@@ -151,7 +151,7 @@ class _Standbys:
             first = file.read()
             if not first:
                 file.write(self._job or "none")
-        # What one job alone would use does not pay; and one that has ended once may again.
+        # A standby for a single job is not worth it, and one that has ended may end again.
         if first in ("", self._job, _STARTED) or not self._have_room():
             return False
         with open(self._file(token), "w") as file:
@@ -171,7 +171,7 @@ class _Standbys:
         return False
 
     def _have_room(self):
-        """Ends the one that was not used for the longest time, if there are too many."""
+        """End the least recently used standby if there are too many."""
         there = {token: _process_of(token) for token in os.listdir(self._folder)}
         there = {token: process for token, process in there.items() if process}
         if len(there) < MOST:
@@ -187,7 +187,7 @@ class _Standbys:
 
 
 def _process_of(token):
-    """The standby of that name; 0 if there is none."""
+    """Return the standby's process; 0 if it does not exist."""
     with socket.socket(socket.AF_UNIX) as link, contextlib.suppress(OSError):
         link.connect(_ADDRESS + token)
         return _peer(link)[0]
@@ -195,13 +195,13 @@ def _process_of(token):
 
 
 def _peer(link):
-    """The process on the other side, and its user."""
-    told = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return _CREDENTIALS.unpack(told)[:2]
+    """Return the process on the other side, and its user."""
+    credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return _CREDENTIALS.unpack(credentials)[:2]
 
 
 def start_what_is_asked_for():
-    """Starts standbys for the ranks of this process' tests. A thread of its own; never returns."""
+    """Start standbys for the ranks of this process' tests. Runs in a thread; never returns."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(f"{_STARTER}{os.getpid()}")
     listener.listen()
@@ -232,7 +232,7 @@ def _popen(python, environ, about):
 
 
 def become(about):
-    """Is a standby until the tests end; in a fork, runs the program of a rank."""
+    """Be a standby until the tests end; in a fork, run the program of a rank."""
     legacy = ["tf_keras"] if os.environ.get("TF_USE_LEGACY_KERAS") else []
     modules = ["numpy", "tensorflow", "keras", *legacy, "tf_hvd.elastic"]
     address = _ADDRESS + about["token"]

@@ -1,4 +1,4 @@
-# Wheels for other minors of TensorFlow, and for older machines than this one.
+# Builds wheels for other minors of TensorFlow, and for machines older than this one.
 # Sourced by ./dev, after setup.sh and build.sh.
 # shellcheck shell=bash
 
@@ -6,8 +6,8 @@ readonly MINORS=(2.18 2.19 2.20 2.21)
 readonly SYSROOT=${CACHE}/sysroot-ubuntu-18.04
 readonly UBUNTU=${TF_HVD_UBUNTU_MIRROR:-http://archive.ubuntu.com/ubuntu}
 
-# What `wheel` and `smoke` were asked for. TENSORFLOW is the Python whose TensorFlow the wheel is
-# for; empty for that of MINOR.
+# Options of `wheel` and `smoke`. TENSORFLOW is the Python that has the wheel's TensorFlow; empty
+# for the one of MINOR.
 MINOR=${MINORS[-1]}
 TENSORFLOW=
 PORTABLE=
@@ -26,55 +26,55 @@ parse_wheel_options() {
       --release) RELEASE=1; shift ;;
       --portable) PORTABLE=1; shift ;;
       --python)
-        SMOKE_PYTHON=$(command -v "${2:?--python needs a Python}") || die "there is no $2"
+        SMOKE_PYTHON=$(command -v "${2:?--python needs a Python}") || die "cannot find $2"
         shift 2
         ;;
       --root)
-        SMOKE_ROOT=$(cd "${2:?--root needs a folder}" && pwd -P) || die "there is no folder $2"
+        SMOKE_ROOT=$(cd "${2:?--root needs a folder}" && pwd -P) || die "$2 is not a folder"
         shift 2
         ;;
-      *) die "there is no option '$1'; there are --tensorflow MINOR or PYTHON, --release, --portable and, for smoke, --python PYTHON and --root DIR" ;;
+      *) die "unknown option '$1'; use --tensorflow MINOR or PYTHON, --release, --portable or, for smoke, --python PYTHON and --root DIR" ;;
     esac
   done
 }
 
-# One of MINORS, or a Python that has another TensorFlow.
+# Takes one of MINORS, or a Python that has another TensorFlow.
 choose_tensorflow() {
   if [[ " ${MINORS[*]} " == *" $1 "* && -n $1 ]]; then
     MINOR=$1
     SMOKE_MINORS+=("$1")
     return
   fi
-  [[ $1 == */* && -x $1 ]] || die "--tensorflow takes one of ${MINORS[*]}, or the path of a Python, not '$1'"
+  [[ $1 == */* && -x $1 ]] || die "--tensorflow is '$1'; pass one of ${MINORS[*]}, or the path of a Python"
   TENSORFLOW=$1
   MINOR=$("$1" -c 'import tensorflow as tf; print(".".join(tf.__version__.split(".")[:2]))') ||
     die "$1 cannot import tensorflow"
 }
 
-# What was asked for: the wheel for one TensorFlow, or the release's, which has a library for each.
+# Builds the requested wheel: for one TensorFlow, or the release's with a library for each.
 make_wheel() {
   if [[ -z ${RELEASE} ]]; then
     choose_wheel
     build_wheel
     return
   fi
-  [[ -z ${TENSORFLOW} ]] || die "--release has a library for each of ${MINORS[*]}, and no other"
+  [[ -z ${TENSORFLOW} ]] || die "--release builds a library for each of ${MINORS[*]} only; omit --tensorflow with a Python"
   local parts=() version whole
   for MINOR in "${MINORS[@]}"; do
     choose_wheel
     build_wheel
     parts+=("$(built_wheel)")
   done
-  say "one wheel of ${#parts[@]}"
+  say "combining ${#parts[@]} wheels into one"
   version=$(sed -n 's/^VERSION = "\(.*\)"$/\1/p' pip_package/version.bzl)
   WHEEL_NAME=build/wheel_name-release${PORTABLE:+-portable}.txt
   whole=$(PYTHONPATH=pip_package "${PYTHON}" pip_package/assemble_wheel.py --dist dist \
-    --version "${version}" "${parts[@]}") || die "the parts do not fit together: see the lines above"
+    --version "${version}" "${parts[@]}") || die "the parts cannot be combined: see the lines above"
   echo "${whole##*/}" >"${WHEEL_NAME}"
 }
 
-# Bazel's flags for one TensorFlow, and where the wheel's name is kept. The default needs none; what
-# `install` and the tests look for stays the plain one.
+# Bazel's flags for one TensorFlow, and the file for the wheel's name. The default needs no flags;
+# `install` and the tests always use the plain wheel.
 choose_wheel() {
   local python=${TENSORFLOW}
   BAZEL_FLAGS=()
@@ -96,7 +96,7 @@ choose_wheel() {
   fi
 }
 
-# Only TensorFlow: all else that a build asks for is .venv's.
+# Only TensorFlow: the build takes all other packages from .venv.
 make_minor_environment() {
   local folder=${ROOT}/build/tensorflow-${MINOR}
   [[ ! -f ${folder}/.tf_hvd_environment ]] || return 0
@@ -106,8 +106,8 @@ make_minor_environment() {
   touch "${folder}/.tf_hvd_environment"
 }
 
-# The C and C++ libraries of Ubuntu 18.04, as this machine's compiler is to see
-# them: what is built runs wherever TensorFlow's own wheels do.
+# The C and C++ libraries of Ubuntu 18.04, for this machine's compiler: the result runs wherever
+# TensorFlow's own wheels do.
 make_sysroot() {
   [[ -d ${SYSROOT} ]] || fetch_sysroot
   sed "s|@SYSROOT@|${SYSROOT}|" "${ROOT}/dev_support/sysroot_gcc.sh" >"${SYSROOT}/bin/gcc"
@@ -126,12 +126,12 @@ fetch_sysroot() {
     python3 -c 'import shutil, sys, urllib.request as u
 with u.urlopen(sys.argv[1], timeout=60) as page, open(sys.argv[2], "wb") as file:
     shutil.copyfileobj(page, file)' "${UBUNTU}/${path}" "${package}" ||
-      die "${UBUNTU} is out of reach; TF_HVD_UBUNTU_MIRROR names another"
-    echo "${hash}  ${package}" | sha256sum --check --quiet || die "${path} is not the file it was"
+      die "${UBUNTU} is unreachable; set TF_HVD_UBUNTU_MIRROR to another mirror"
+    echo "${hash}  ${package}" | sha256sum --check --quiet || die "${path} has changed: its SHA-256 differs from dev_support/sysroot.txt"
     dpkg-deb --extract "${package}" "${part}"
     rm "${package}"
   done <"${ROOT}/dev_support/sysroot.txt"
-  # Their links are to / of the machine that they are for.
+  # Their absolute links refer to the root of the target machine.
   local link
   while read -r link; do
     ln -sf --relative "${part}$(readlink "${link}")" "${link}"
@@ -139,8 +139,8 @@ with u.urlopen(sys.argv[1], timeout=60) as page, open(sys.argv[2], "wb") as file
   mv "${part}" "${SYSROOT}"
 }
 
-# The wheel in an environment of its own, under the Python that was asked for, or
-# under that of another system, whose root is in a folder (debootstrap makes one).
+# Tests the wheel in a separate environment, with the requested Python, or with that of another
+# system, which has its root in a folder (debootstrap makes one).
 smoke() {
   local python=${SMOKE_PYTHON:-python3} folder wheel name=here minors=("${MINOR}")
   local call=(env)
@@ -158,14 +158,14 @@ smoke() {
     folder=${ROOT}/build/smoke-${MINOR}-${name}
     say "TensorFlow ${MINOR}, ${SMOKE_ROOT:-${python}}: ${wheel}"
     "${call[@]}" bash "${ROOT}/dev_support/smoke.sh" "${python}" "${folder}" "${wheel}" "${MINOR}" ||
-      die "the wheel does not work there with TensorFlow ${MINOR}: see the lines above"
+      die "the wheel fails there with TensorFlow ${MINOR}: see the lines above"
   done
 }
 
-# Runs a command in another system's root, which sees this checkout, /dev, /proc
-# and /sys for as long as the command runs.
+# Runs a command in another system's root, with this checkout, /dev, /proc and /sys mounted while
+# the command runs.
 in_root() {
-  [[ ${EUID} -eq 0 ]] || die "--root needs root"
+  [[ ${EUID} -eq 0 ]] || die "--root must be run as root"
   # shellcheck disable=SC2016
   unshare --mount bash -euc '
     root=$1 checkout=$2

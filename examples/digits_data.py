@@ -1,4 +1,4 @@
-"""Real handwritten digits for the examples, and the share of them that each rank takes."""
+"""Real handwritten digits for the examples, and each rank's share of them."""
 
 import gzip
 import math
@@ -11,11 +11,11 @@ TEST_IMAGES = {"digits": 297, "mnist": 1000}
 
 
 def load(folder=None):
-    """The images (count, height, width, 1) in 0..1, and their labels: train and test.
+    """Return images (count, height, width, 1) in 0..1 and their labels, for training and test.
 
-    Without a folder these are the 1,797 images of 8x8 pixels that scikit-learn carries.
-    A folder holds MNIST's IDX files, compressed or not; if only the test set is there,
-    1,000 of its images, chosen by a fixed seed, are the test and the others are trained on.
+    Without a folder these are scikit-learn's 1,797 images of 8x8 pixels. A folder must contain
+    MNIST's IDX files, compressed or not. If it contains only the test set, a fixed seed chooses
+    1,000 of its images for the test. All others are used for training.
     """
     if folder is None:
         from sklearn.datasets import load_digits
@@ -33,16 +33,16 @@ def load(folder=None):
 
 
 def steps_per_epoch(images, batch, size):
-    """How many batches `batches` gives to each rank."""
+    """Number of batches that `batches` gives to each rank."""
     whole, rest = divmod(len(images), batch * size)
     return whole + (rest >= size)
 
 
 def batches(images, labels, batch, epoch, rank, size):
-    """One rank's batches of one epoch: all ranks shuffle alike, and share each step's images.
+    """Return one rank's batches of one epoch: all ranks shuffle alike and share each step's images.
 
-    Together they have each image once. The last step's batches are smaller; what is left
-    then, if it is fewer images than there are ranks, waits for another epoch.
+    Together they have each image once, and the last step's batches are smaller. If fewer images
+    than ranks remain, those images are skipped in this epoch.
     """
     order = np.random.default_rng((SEED, epoch)).permutation(len(images))
     for step in range(steps_per_epoch(images, batch, size)):
@@ -59,7 +59,7 @@ def pieces(images, labels, rank, size, limit=500):
 
 
 def count_hits(predict, images, labels, rank, size):
-    """How many of one rank's share of a test set are recognised by `predict`."""
+    """Number of images in one rank's share of a test set that `predict` recognises."""
     shares = pieces(images, labels, rank, size)
     return sum((predict(share).argmax(axis=1) == answers).sum() for share, answers in shares)
 
@@ -75,11 +75,11 @@ def _find(folder, name):
 
 
 def _idx(path):
-    """An IDX file of bytes: two zeros, type 8, the number of dimensions, each of them, data."""
+    """Read an IDX file of bytes: two zeros, type 8, number of dimensions, dimensions, data."""
     data = (gzip.open if path.suffix == ".gz" else open)(path, "rb").read()
     shape = np.frombuffer(data, ">i4", count=data[3], offset=4)
     if data[:3] != b"\0\0\x08" or len(data) != 4 + 4 * len(shape) + math.prod(shape):
-        raise SystemExit(f"{path} is not an IDX file of bytes, or not whole")
+        raise SystemExit(f"{path} is not a complete IDX file of bytes")
     return np.frombuffer(data, np.uint8, offset=4 + 4 * len(shape)).reshape(shape)
 
 

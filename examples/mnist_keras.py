@@ -1,8 +1,6 @@
 # tf_hvd run -np 2 python examples/mnist_keras.py [--data DIR] [--checkpoint FILE.keras]
 """A convolutional network on handwritten digits with Keras 3's `model.fit`."""
 
-import os
-
 import digits_data
 import keras
 import tensorflow as tf
@@ -10,15 +8,16 @@ from absl import app, flags
 from training_report import digest, say_result
 
 import tf_hvd as hvd
-from tf_hvd.keras import callbacks
 
 _DATA = flags.DEFINE_string(
-    "data", None, "folder with MNIST's IDX files; else scikit-learn's digits"
+    "data", None, "folder with MNIST's IDX files (default: use scikit-learn's digits)"
 )
-_EPOCHS = flags.DEFINE_integer("epochs", None, "default: 5 for MNIST, 20 for the small digits")
+_EPOCHS = flags.DEFINE_integer(
+    "epochs", None, "number of epochs (default: 5 for MNIST, 20 for the small digits)"
+)
 _BATCH = flags.DEFINE_integer("batch", 32, "images per rank and step")
 _RATE = flags.DEFINE_float("rate", 0.002, "learning rate of one rank")
-_CHECKPOINT = flags.DEFINE_string("checkpoint", None, "where rank 0 keeps the best model")
+_CHECKPOINT = flags.DEFINE_string("checkpoint", None, "file in which rank 0 saves the best model")
 
 
 def make_model(shape):
@@ -40,44 +39,41 @@ def make_model(shape):
 def make_dataset(images, labels, batch):
     """This rank's share of the images, reshuffled in each epoch."""
     dataset = tf.data.Dataset.from_tensor_slices((images, labels))
-    share = hvd.shard(dataset)  # 2. Each rank takes its share, and then shuffles it.
+    share = hvd.shard(dataset)  # 2. Each rank takes its share and shuffles it.
     return share.shuffle(len(images)).batch(batch)
 
 
 def main(_):
     epochs = _EPOCHS.value or (5 if _DATA.value else 20)
     hvd.init()  # 1. Join the job.
-    gpus = tf.config.list_physical_devices("GPU")
-    if gpus:  # each rank takes one
-        tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "GPU")
-    threads = max(1, os.cpu_count() // hvd.local_size())
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
-    tf.config.threading.set_inter_op_parallelism_threads(threads)
-    keras.utils.set_random_seed(hvd.rank())
+    hvd.pin_gpu()
+    hvd.set_random_seed(0)
 
     (images, labels), test = digits_data.load(_DATA.value)
     dataset = make_dataset(images, labels, _BATCH.value)
 
     model = make_model(images.shape[1:])
-    rate = _RATE.value * hvd.size()  # 3. N times the images a step: N times the rate,
-    optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(rate))  # 4. averaged gradients,
+    rate = _RATE.value * hvd.size()  # 3. N times the images per step: N times the rate.
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(rate))  # 4. Average the gradients.
     model.compile(
         optimizer=optimizer,
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )
     used = [
-        callbacks.BroadcastGlobalVariablesCallback(0),  # 5. the same start everywhere,
-        callbacks.MetricAverageCallback(),
-        callbacks.LearningRateWarmupCallback(rate, warmup_epochs=1),  # and the rate slowly.
-        callbacks.LearningRateScheduleCallback(
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),  # 5. Start the same on all ranks.
+        hvd.callbacks.MetricAverageCallback(),
+        hvd.callbacks.LearningRateWarmupCallback(
+            rate, warmup_epochs=1
+        ),  # 3. Reach the rate slowly.
+        hvd.callbacks.LearningRateScheduleCallback(
             rate, lambda epoch: 1 - epoch / epochs, start_epoch=1
         ),
-        callbacks.ProgbarLogger(),
+        hvd.callbacks.ProgbarLogger(),
     ]
     if _CHECKPOINT.value:
         used.append(
-            callbacks.ModelCheckpoint(_CHECKPOINT.value, monitor="loss", save_best_only=True)
+            hvd.callbacks.ModelCheckpoint(_CHECKPOINT.value, monitor="loss", save_best_only=True)
         )
     model.fit(dataset, epochs=epochs, callbacks=used, verbose=0)
 

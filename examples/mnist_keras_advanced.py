@@ -1,11 +1,12 @@
 # tf_hvd run -np 2 python examples/mnist_keras_advanced.py [--data DIR]
-"""More of what `model.fit` can do on several ranks.
+"""More features of `model.fit` on several ranks.
 
-Augmented images, batch normalization over all ranks' batches, half-size gradients on
-the way, SGD with momentum on a schedule, and an early stop that all ranks take together.
+- augmented images
+- batch normalization across all ranks' batches
+- gradients sent at half size
+- SGD with momentum on a schedule
+- early stopping at the same epoch on all ranks
 """
-
-import os
 
 import digits_data
 import keras
@@ -14,12 +15,13 @@ from absl import app, flags
 from training_report import digest, say_result
 
 import tf_hvd as hvd
-from tf_hvd.keras import callbacks
 
 _DATA = flags.DEFINE_string(
-    "data", None, "folder with MNIST's IDX files; else scikit-learn's digits"
+    "data", None, "folder with MNIST's IDX files (default: use scikit-learn's digits)"
 )
-_EPOCHS = flags.DEFINE_integer("epochs", None, "default: 8 for MNIST, 30 for the small digits")
+_EPOCHS = flags.DEFINE_integer(
+    "epochs", None, "number of epochs (default: 8 for MNIST, 30 for the small digits)"
+)
 _BATCH = flags.DEFINE_integer("batch", 32, "images per rank and step")
 _RATE = flags.DEFINE_float("rate", 0.03, "learning rate of one rank")
 
@@ -49,7 +51,7 @@ def make_model(shape):
 
 
 def make_dataset(images, labels, batch):
-    """This rank's share, augmented: each rank shifts and turns its images in its own way."""
+    """This rank's share, augmented: each rank shifts and rotates its images differently."""
     augment = keras.Sequential(
         [
             keras.layers.RandomTranslation(0.08, 0.08, fill_mode="constant"),
@@ -64,13 +66,8 @@ def make_dataset(images, labels, batch):
 def main(_):
     epochs = _EPOCHS.value or (8 if _DATA.value else 30)
     hvd.init()
-    gpus = tf.config.list_physical_devices("GPU")
-    if gpus:  # each rank takes one
-        tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "GPU")
-    threads = max(1, os.cpu_count() // hvd.local_size())
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
-    tf.config.threading.set_inter_op_parallelism_threads(threads)
-    keras.utils.set_random_seed(hvd.rank())
+    hvd.pin_gpu()
+    hvd.set_random_seed(0)
 
     (images, labels), test = digits_data.load(_DATA.value)
     model = make_model(images.shape[1:])
@@ -88,17 +85,17 @@ def main(_):
         epochs=epochs,
         verbose=0,
         callbacks=[
-            callbacks.BroadcastGlobalVariablesCallback(0),
-            callbacks.MetricAverageCallback(),
-            callbacks.LearningRateWarmupCallback(rate, warmup_epochs=2),
-            callbacks.LearningRateScheduleCallback(
+            hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+            hvd.callbacks.MetricAverageCallback(),
+            hvd.callbacks.LearningRateWarmupCallback(rate, warmup_epochs=2),
+            hvd.callbacks.LearningRateScheduleCallback(
                 rate,
                 lambda epoch: 1 - epoch / epochs,
                 start_epoch=2,
                 staircase=False,
             ),
-            callbacks.EarlyStopping(monitor="loss", patience=5),
-            callbacks.ProgbarLogger(),
+            hvd.callbacks.EarlyStopping(monitor="loss", patience=5),
+            hvd.callbacks.ProgbarLogger(),
         ],
     )
     hits = digits_data.count_hits(model.predict_on_batch, *test, hvd.rank(), hvd.size())

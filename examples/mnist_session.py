@@ -14,12 +14,16 @@ v1 = tf.compat.v1
 
 
 _DATA = flags.DEFINE_string(
-    "data", None, "folder with MNIST's IDX files; else scikit-learn's digits"
+    "data", None, "folder with MNIST's IDX files (default: use scikit-learn's digits)"
 )
-_EPOCHS = flags.DEFINE_integer("epochs", None, "default: 5 for MNIST, 20 for the small digits")
+_EPOCHS = flags.DEFINE_integer(
+    "epochs", None, "number of epochs (default: 5 for MNIST, 20 for the small digits)"
+)
 _BATCH = flags.DEFINE_integer("batch", 32, "images per rank and step")
 _RATE = flags.DEFINE_float("rate", 0.03, "learning rate of one rank")
-_CHECKPOINTS = flags.DEFINE_string("checkpoints", None, "folder to save to and to go on from")
+_CHECKPOINTS = flags.DEFINE_string(
+    "checkpoints", None, "folder to save checkpoints to and to resume from"
+)
 
 
 def layer(name, inputs, shape, apply):
@@ -61,23 +65,23 @@ def main(_):
     loss = v1.losses.sparse_softmax_cross_entropy(labels, logits)
     hits = tf.math.count_nonzero(tf.equal(tf.argmax(logits, axis=1), labels))
 
-    # 2. N ranks see N times as many images a step: N times the rate, reached slowly.
+    # 2. N ranks process N times as many images per step: N times the rate, reached slowly.
     global_step = v1.train.get_or_create_global_step()
     done = tf.cast(global_step, tf.float32) / steps
     rate = _RATE.value * (1 + tf.minimum(1.0, done) * (hvd.size() - 1))
     rate *= 1 - done / epochs
     optimizer = v1.train.AdagradOptimizer(rate)
-    optimizer = hvd.DistributedOptimizer(optimizer)  # 3. Average the gradients over all ranks.
+    optimizer = hvd.DistributedOptimizer(optimizer)  # 3. Average the gradients across all ranks.
     train_step = optimizer.minimize(loss, global_step=global_step)
 
     mean_in, hits_in = v1.placeholder(tf.float32), v1.placeholder(tf.int64)
     means = hvd.allreduce(mean_in, name="loss"), hvd.allreduce(hits_in, op=hvd.Sum, name="hits")
     variables = v1.global_variables()
     threads = max(1, os.cpu_count() // hvd.local_size())
-    # Of GPUs, where there are some, each rank takes one.
+    # On GPUs, each rank uses one.
     gpus = max(1, len(tf.config.list_physical_devices("GPU")))
     session = v1.train.MonitoredTrainingSession(
-        # 4. Rank 0 alone writes; what it starts from, new or saved, goes to all.
+        # 4. Only rank 0 writes; its initial values, new or restored, go to all ranks.
         checkpoint_dir=_CHECKPOINTS.value if hvd.rank() == 0 else None,
         hooks=[hvd.BroadcastGlobalVariablesHook(0)],
         config=v1.ConfigProto(

@@ -1,7 +1,5 @@
 # tf_hvd run -np 2 python examples/mnist_tape.py [--data DIR]
-"""A convolutional network on handwritten digits, in a training loop of our own."""
-
-import os
+"""A convolutional network on handwritten digits, in a custom training loop."""
 
 import digits_data
 import tensorflow as tf
@@ -11,9 +9,11 @@ from training_report import Report, digest
 import tf_hvd as hvd
 
 _DATA = flags.DEFINE_string(
-    "data", None, "folder with MNIST's IDX files; else scikit-learn's digits"
+    "data", None, "folder with MNIST's IDX files (default: use scikit-learn's digits)"
 )
-_EPOCHS = flags.DEFINE_integer("epochs", None, "default: 5 for MNIST, 20 for the small digits")
+_EPOCHS = flags.DEFINE_integer(
+    "epochs", None, "number of epochs (default: 5 for MNIST, 20 for the small digits)"
+)
 _BATCH = flags.DEFINE_integer("batch", 32, "images per rank and step")
 _RATE = flags.DEFINE_float("rate", 0.002, "learning rate of one rank")
 
@@ -36,14 +36,8 @@ def make_model():
 def main(_):
     epochs = _EPOCHS.value or (5 if _DATA.value else 20)
     hvd.init()  # 1. Join the job.
-    gpus = tf.config.list_physical_devices("GPU")
-    if gpus:  # each rank takes one
-        tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "GPU")
-    threads = max(1, os.cpu_count() // hvd.local_size())
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
-    tf.config.threading.set_inter_op_parallelism_threads(threads)
-
-    tf.keras.utils.set_random_seed(hvd.rank())
+    hvd.pin_gpu()
+    hvd.set_random_seed(0)
 
     train, test = digits_data.load(_DATA.value)
     mine = (hvd.rank(), hvd.size())
@@ -56,7 +50,7 @@ def main(_):
     def train_step(images, labels, rate):
         with tf.GradientTape() as tape:
             loss = loss_of(labels, model(images, training=True))
-        tape = hvd.DistributedGradientTape(tape)  # 2. Average the gradients over all ranks.
+        tape = hvd.DistributedGradientTape(tape)  # 2. Average the gradients across all ranks.
         gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.learning_rate.assign(rate)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
@@ -76,12 +70,13 @@ def main(_):
             losses = tf.constant(0.0)
             report.begin_epoch()
             for step, batch in enumerate(digits_data.batches(*train, _BATCH.value, epoch, *mine)):
-                # 3. N ranks see N times as many images a step: N times the rate, reached slowly.
+                # 3. N ranks process N times as many images per step: N times the rate, reached
+                # slowly.
                 done = epoch + step / steps
                 rate = _RATE.value * (1 + min(1, done) * (hvd.size() - 1))
                 rate *= 1 - done / epochs
                 losses += train_step(*batch, tf.constant(rate))
-                if epoch == step == 0:  # 4. Now all variables exist: take those of rank 0.
+                if epoch == step == 0:  # 4. All variables exist now: copy rank 0's values.
                     hvd.broadcast_variables(model.variables + optimizer.variables, root_rank=0)
                 report.step()
             mean = float(hvd.allreduce(losses / steps, name="loss"))

@@ -1,4 +1,4 @@
-"""What the examples print: rank 0 alone, so that two ranks do not say everything twice."""
+"""Output of the examples: only rank 0 prints, so that nothing appears twice."""
 
 import hashlib
 import time
@@ -40,7 +40,7 @@ class Report:
         self._bar.advance(self._task)
 
     def end_epoch(self):
-        """The end of an epoch's training; the test that follows does not count."""
+        """End an epoch's training; the following test is not timed."""
         self._seconds.append(time.perf_counter() - self._begin)
 
     def tell(self, epoch, loss, accuracy):
@@ -56,7 +56,7 @@ class Report:
             self._say(f"images per second: {speed:.0f} ({self._size} ranks)")
 
     def check_identical(self, digests):
-        """Raises unless all ranks' digests of their variables are the same."""
+        """Raise an error unless all ranks have the same digest of their variables."""
         self._say(identical(digests))
 
     def _say(self, line):
@@ -65,7 +65,7 @@ class Report:
 
 
 def identical(digests):
-    """Says that all ranks' digests of their variables are the same, or raises."""
+    """Return a line that says all ranks have the same digest of their variables, or raise."""
     if len(set(digests)) != 1:
         listed = ", ".join(f"rank {rank}: {d[:12]}" for rank, d in enumerate(digests))
         raise RuntimeError(f"the ranks' weights differ ({listed})")
@@ -73,14 +73,14 @@ def identical(digests):
 
 
 def say_result(rank, accuracy, digests):
-    """The closing lines, where Keras has shown the rest."""
+    """Print the closing lines if Keras has shown the rest."""
     line = identical(digests)
     if rank == 0:
         print(f"test accuracy: {accuracy:.4f}\n{line}", flush=True)
 
 
 def digest(arrays):
-    """A hash of every bit of some arrays."""
+    """A hash of all bits of some arrays."""
     summed = hashlib.sha256()
     for array in arrays:
         summed.update(array.tobytes())

@@ -1,5 +1,5 @@
-// HorovodAllgather and HorovodGroupedAllgather: the results' memory is asked
-// for when the first dimensions of all ranks are known.
+// HorovodAllgather and HorovodGroupedAllgather: the results are allocated once
+// the first dimensions of all ranks are known.
 #include "kernels/collective_kernel.h"
 
 namespace tf_hvd {

@@ -1,5 +1,5 @@
-// HorovodAlltoall: the result's memory is asked for when it is known how many
-// rows come from each rank.
+// HorovodAlltoall: the result is allocated once the number of rows from each
+// rank is known.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -21,21 +21,21 @@ Status CheckSplits(const std::vector<int64_t>& splits, int64_t rows,
     return InvalidArgument(
         "splits has " + std::to_string(splits.size()) + " elements for " +
         std::to_string(ranks) +
-        " ranks; pass one number of rows for each rank of the process set");
+        " ranks; pass one row count for each rank of the process set");
   }
   int64_t sum = 0;
   for (size_t i = 0; i < splits.size(); ++i) {
     if (splits[i] < 0) {
       return InvalidArgument("splits[" + std::to_string(i) + "] is " +
                              std::to_string(splits[i]) +
-                             "; a number of rows is not negative");
+                             "; a row count cannot be negative");
     }
     sum += splits[i];
   }
   if (sum <= rows) return Status::Ok();
   return InvalidArgument("splits add up to " + std::to_string(sum) +
                          " rows, but the tensor has " + std::to_string(rows) +
-                         "; send at most that many");
+                         "; send at most that many rows");
 }
 
 class AlltoallKernel final : public CollectiveKernel {
@@ -51,7 +51,7 @@ class AlltoallKernel final : public CollectiveKernel {
     const auto ranks = static_cast<int64_t>(call->membership.ranks);
     TF_HVD_RETURN_IF_ERROR(FromTensorFlow(
         call->ctx->allocate_output(kSplits, {ranks}, &received)));
-    // A reference of its own: the context may go before the call has ended.
+    // A separate reference: the context may be gone before the call has ended.
     call->entry.allocate = [allocate = std::move(call->entry.allocate),
                             received = *received](
                                size_t tensor, const std::vector<int64_t>& rows,
@@ -65,9 +65,10 @@ class AlltoallKernel final : public CollectiveKernel {
   static Status ReadSplits(Call* call) {
     const tf::Tensor& splits = call->ctx->input(kSplits);
     if (splits.dims() != 1) {
-      return InvalidArgument("splits has " + std::to_string(splits.dims()) +
-                             " dimensions; it must have one, with a number of "
-                             "rows for each rank, or be empty");
+      return InvalidArgument(
+          "splits has " + std::to_string(splits.dims()) +
+          " dimensions; pass one dimension with a row count for "
+          "each rank, or an empty tensor");
     }
     std::vector<int64_t>* const result = &call->entry.rows;
     const int64_t rows = result->front();

@@ -9,7 +9,7 @@ namespace {
 
 // Written by tf_hvd/core/call_sites.py.
 constexpr char kSource[] = "_tf_hvd_source";
-// In the order in which an op may have them; no op has two of them.
+// In the order in which an op may have them; an op has at most one of them.
 constexpr const char* kMemberNames[] = {"member_names", "variable_names"};
 
 Status ReadOperation(int number, ReduceOp* reduce_op) {
@@ -22,7 +22,7 @@ Status ReadOperation(int number, ReduceOp* reduce_op) {
     if (i > 0) names += i + 1 < kReduceOpCount ? ", " : " or ";
     names += NameOf(static_cast<ReduceOp>(i));
   }
-  return InvalidArgument("there is no reduce_op " + std::to_string(number) +
+  return InvalidArgument("invalid reduce_op " + std::to_string(number) +
                          "; pass " + names);
 }
 
@@ -32,9 +32,10 @@ Status ReadWire(const std::string& wire, ReductionAttributes* attributes) {
     if (wire == NameOf(half)) attributes->wire = half;
   }
   if (!attributes->wire.has_value() || attributes->travels != DType::kFloat32) {
-    return InvalidArgument(std::string("cannot send ") +
-                           NameOf(attributes->travels) + " as " + wire +
-                           "; wire_dtype is float16 or bfloat16, of float32");
+    return InvalidArgument(
+        std::string("cannot send ") + NameOf(attributes->travels) + " as " +
+        wire +
+        "; wire_dtype must be float16 or bfloat16, and the tensor float32");
   }
   attributes->travels = *attributes->wire;
   return Status::Ok();
@@ -51,7 +52,7 @@ absl::Status ReadAttributes(tf::OpKernelConstruction* ctx,
   TF_RETURN_IF_ERROR(ReadOptional(ctx, "stamp_count", &attributes->step_count));
   TF_RETURN_IF_ERROR(ReadOptional(ctx, "root_rank", &attributes->root));
   TF_RETURN_IF_ERROR(ReadOptional(ctx, kSource, &attributes->source));
-  // What has no name of its own has none.
+  // HorovodJoin has neither of these attributes.
   bool ignore_name_scope = false;
   TF_RETURN_IF_ERROR(ReadOptional(ctx, "wire_name", &attributes->name));
   TF_RETURN_IF_ERROR(
@@ -61,7 +62,7 @@ absl::Status ReadAttributes(tf::OpKernelConstruction* ctx,
   attributes->name = ctx->def().name();
   attributes->unnamed = attributes->name == ctx->def().op();
   if (ignore_name_scope) {
-    // npos + 1 is 0.
+    // If there is no '/', npos + 1 is 0.
     attributes->name.erase(0, attributes->name.find_last_of('/') + 1);
   }
   return absl::OkStatus();
@@ -93,7 +94,7 @@ absl::Status ReadReduction(tf::OpKernelConstruction* ctx,
   if (valid.ok()) valid = ReadWire(wire, attributes);
   if (valid.ok()) valid = ReadOperation(reduce_op, &attributes->reduce_op);
   if (exact.size() != 2 && !exact.empty()) {
-    valid = InvalidArgument("exact_factors has two numbers, or none");
+    valid = InvalidArgument("exact_factors must have two numbers or none");
   }
   return absl::OkStatus();
 }

@@ -1,5 +1,5 @@
-// What the attributes of a collective's node say, for the kernels of
-// TensorFlow's executor and for those of XLA's compiler. Any thread.
+// Reads the attributes of a collective's node, for the kernels of TensorFlow's
+// executor and of XLA's compiler. Any thread.
 #ifndef TF_HVD_KERNELS_ATTRIBUTES_H_
 #define TF_HVD_KERNELS_ATTRIBUTES_H_
 
@@ -16,29 +16,29 @@
 
 namespace tf_hvd {
 
-// Those that all collectives have.
+// Attributes that all collectives have.
 struct CollectiveAttributes {
   int32_t set = kWorldSet;
-  // What ranks match calls by: wire_name, which makes it `named`, or the node's
-  // name.
+  // The name by which ranks match calls: wire_name, which sets `named`, or the
+  // node's name.
   std::string name;
   bool named = false;
-  // All kernels of one op that is called eagerly have the op's name, which
-  // nobody chose.
+  // True if the name is the op's name: all eager kernels of an op share it, and
+  // the program did not choose it.
   bool unnamed = false;
-  // Of the tensors of a group, in their order; or none.
+  // Names of a group's tensors, in their order; may be empty.
   std::vector<std::string> member_names;
   int step_count = 0;
-  int32_t root = -1;  // what has one: a rank of the world
-  // Which line of the program made the node, as "train.py:88"; empty if it is
-  // not known.
+  int32_t root = -1;  // a rank of the world, for collectives with a root
+  // The line of the program that made the node, as "train.py:88"; empty if
+  // unknown.
   std::string source;
 };
 
 absl::Status ReadAttributes(tf::OpKernelConstruction* ctx,
                             CollectiveAttributes* attributes);
 
-// An attribute, where the op has it.
+// Reads an attribute if the op has it.
 template <typename T>
 absl::Status ReadOptional(tf::OpKernelConstruction* ctx, const char* name,
                           T* value) {
@@ -47,17 +47,17 @@ absl::Status ReadOptional(tf::OpKernelConstruction* ctx, const char* name,
 
 absl::Status ReadVerdict(tf::OpKernelConstruction* ctx, Verdict* verdict);
 
-// Those of what reduces.
+// Attributes of the reductions.
 struct ReductionAttributes {
   ReduceOp reduce_op = ReduceOp::kSum;
   double prescale = 1.0;
   double postscale = 1.0;
   std::string compression;
-  // What tensors are cast to on their way.
+  // The type that tensors are cast to for transport.
   std::optional<DType> wire;
   DType travels = DType::kFloat32;  // the type that is reduced
-  // What is wrong with them. Not an error of the construction: the other ranks
-  // would wait for a call that never comes.
+  // The error in the attributes, if any. It does not fail the construction: the
+  // other ranks would wait for a call that never comes.
   Status valid;
 
   void Fill(Request* request) const;

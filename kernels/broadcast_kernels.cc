@@ -19,8 +19,8 @@ class BroadcastKernel final : public CollectiveKernel {
 
  private:
   Status FillEntry(Call* call) override {
-    // What the others put in is not used, so that their result may take its
-    // place.
+    // The inputs of the other ranks are not used, so their results may reuse
+    // the inputs' memory.
     return AddTensor(call, 0,
                      IsRoot(*call) ? Output::kInput : Output::kSameShape);
   }
@@ -30,30 +30,30 @@ class BroadcastKernel final : public CollectiveKernel {
     RegisterKernel<BroadcastKernel>("HorovodBroadcast");
 
 // HorovodBroadcastInplace and HorovodBroadcastInplaceResource: the variables of
-// a call are one request, and are written where they lie.
+// a call form one request and are written in place.
 //
-// No lock is held while values are on their way. What is received is in memory
-// that the variable alone refers to, or in new memory that it gets in the end;
-// a reference to it is held meanwhile, so that TensorFlow copies before it
-// writes to the variable. Such a write in between is lost.
-// A variable for the time of a call.
+// No lock is held during the transfer. Values are received in memory that only
+// the variable refers to, or in new memory that it gets in the end. A reference
+// to the memory is held meanwhile, so TensorFlow copies the value before it
+// writes to the variable. Such a write during the call is lost.
+// A variable for the duration of a call.
 class Variable {
  public:
   virtual ~Variable() = default;
 
-  // Its value, or, if it is going to be `written`, memory of that type and
-  // shape that may be written to.
+  // Its value. If the variable will be `written`: memory of that type and shape
+  // that may be overwritten.
   virtual Status Take(tf::OpKernelContext* ctx, bool written,
                       tf::Tensor* tensor) = 0;
 
-  // Makes what Take gave its value.
+  // Assigns the tensor from Take to the variable.
   virtual void Put(const tf::Tensor& tensor) = 0;
 };
 
 Status NoValue() {
   return InvalidArgument(
-      "it has no value on this rank, for it was not initialized or was "
-      "deleted; initialize it first");
+      "it has no value on this rank: it was not initialized or was deleted; "
+      "initialize it first");
 }
 
 class ResourceVariable final : public Variable {
@@ -84,7 +84,7 @@ class ResourceVariable final : public Variable {
   const tf::core::RefCountPtr<tf::Var> var_;
 };
 
-// TensorFlow writes to these in place whoever else refers to the memory.
+// TensorFlow writes to these in place, even if others refer to the memory.
 class ReferenceVariable final : public Variable {
  public:
   ReferenceVariable(tf::OpKernelContext* ctx, int index)
@@ -109,7 +109,7 @@ class ReferenceVariable final : public Variable {
   const int index_;
 };
 
-// A variable and the memory that it is to have in the end.
+// A variable and the memory that it gets in the end.
 struct Written {
   std::unique_ptr<Variable> variable;
   tf::Tensor tensor;
@@ -120,7 +120,7 @@ class InplaceKernel : public CollectiveKernel {
   explicit InplaceKernel(tf::OpKernelConstruction* ctx)
       : CollectiveKernel(ctx, OpKind::kBroadcast) {}
 
-  // Variable `index`, and its name for errors.
+  // Prepares variable `index`, and computes its name for errors.
   virtual Status Find(tf::OpKernelContext* ctx, int index,
                       std::unique_ptr<Variable>* variable,
                       std::string* name) const = 0;
@@ -141,7 +141,8 @@ class InplaceKernel : public CollectiveKernel {
     }
     call->finish = [written](int32_t) {
       for (Written& one : *written) one.variable->Put(one.tensor);
-      // The variables are to own their memory alone when TensorFlow goes on.
+      // The variables must be the only owners of their memory when TensorFlow
+      // continues.
       written->clear();
       return Status::Ok();
     };

@@ -16,25 +16,26 @@ void FailWith(const Status& status, tf::OpKernelContext* ctx,
   done();
 }
 
-// Memory of its own for a result that nobody wants any more.
+// Separate memory for a result that is no longer wanted.
 Status AllocateUnseen(tf::Allocator* allocator, tf::DataType dtype,
                       const tf::TensorShape& shape, tf::Tensor* result) {
   *result = tf::Tensor(allocator, dtype, shape);
   if (result->IsInitialized()) return Status::Ok();
-  return Internal("no memory for a result of " + shape.DebugString());
+  return Internal("cannot allocate memory for a result of " +
+                  shape.DebugString());
 }
 
 }  // namespace
 
-// Output `index`: as an input of this type and shape, with the rows of all
-// ranks.
+// Allocates output `index`: the type and shape of an input, with the rows of
+// all ranks.
 struct RowsOutput {
   tf::OpKernelContext* ctx;
   int index;
   tf::DataType dtype;
   tf::TensorShape shape;
   std::shared_ptr<CallerState> caller;
-  tf::Allocator* allocator;  // of the device, which outlives the call
+  tf::Allocator* allocator;  // the device's, which outlives the call
   bool on_gpu;
 
   Status Allocate(const std::vector<int64_t>& first_dims, tf::Tensor* result) {
@@ -61,9 +62,9 @@ CollectiveKernel::CollectiveKernel(tf::OpKernelConstruction* ctx, OpKind kind)
 }
 
 std::string CollectiveKernel::WireName(const tf::OpKernelContext& ctx) const {
-  // A node of a graph may be without a name of its own as well; it then finds
-  // none waiting, for Python sets one on its own thread and only around an
-  // eager call.
+  // A node of a graph may also lack its own name. It finds no name waiting,
+  // because Python sets one only on its own thread and only around an eager
+  // call.
   std::string wire_name = attributes_.unnamed ? TakeEagerName() : std::string();
   if (wire_name.empty()) wire_name = attributes_.name;
   const tf::FrameAndIter frame = ctx.frame_iter();
@@ -80,10 +81,10 @@ void CollectiveKernel::ComputeAsync(tf::OpKernelContext* ctx,
                                     DoneCallback done) {
   Call call;
   Entry& entry = call.entry;
-  // Before anything can fail: a name that is left behind would be the next
-  // call's.
+  // Before anything can fail: a name that stays behind would be used by the
+  // next call.
   entry.name = WireName(*ctx);
-  // The kernel may be gone before Submit has read it.
+  // The kernel may be gone before Submit has read the name.
   const std::string own_source =
       attributes_.unnamed ? std::string() : attributes_.source;
   entry.source = attributes_.unnamed ? TakeEagerSource() : own_source;
@@ -112,9 +113,9 @@ void CollectiveKernel::ComputeAsync(tf::OpKernelContext* ctx,
                               const Status& status, int32_t value) {
     pending->End(status, value, finish);
   });
-  // From here on the kernel and the context may be gone at any time. A call
-  // whose step is cancelled already is made as well: the other ranks count on
-  // it as on those that were made a moment earlier.
+  // From here on the kernel and the context may be gone at any time. A call of
+  // a step that is already cancelled is submitted too: the other ranks wait for
+  // it as for calls made a moment earlier.
   PendingCall::Watch(pending);
   runtime->Submit(std::move(entry));
 }
@@ -128,7 +129,7 @@ Status CollectiveKernel::Fill(Call* call) {
   if (!member_names().empty() && member_names().size() != inputs) {
     return InvalidArgument(std::to_string(member_names().size()) +
                            " names for " + std::to_string(inputs) +
-                           " tensors; pass one for each, or none at all");
+                           " tensors; pass one name for each, or no names");
   }
   call->entry.request.tensors.reserve(inputs);
   call->entry.tensors.reserve(inputs);
@@ -209,7 +210,7 @@ Status CollectiveKernel::AddTensor(Call* call, int index, Output output) const {
       call->held->push_back(*result);
     }
   }
-  // Not before: TensorFlow forwards only memory that nobody else refers to.
+  // Not earlier: TensorFlow forwards only memory with a single reference.
   call->held->push_back(input);
   Add(call, std::move(spec), memory);
   return Status::Ok();
@@ -230,7 +231,7 @@ Status CollectiveKernel::AddRows(Call* call, int index) const {
        call->ctx->get_allocator(call->ctx->output_alloc_attr(index)), on_gpu_});
   if (!is_first) return Status::Ok();
   // Called by the holder of the progress lock, which completes the entry
-  // afterwards; `held` lives longer.
+  // afterwards; `held` outlives that.
   entry.allocate = [rows = call->rows, held = call->held](
                        size_t tensor, const std::vector<int64_t>& first_dims,
                        void** output) {

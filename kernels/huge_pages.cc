@@ -8,9 +8,9 @@ namespace tf_hvd {
 namespace {
 
 constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
-// From here on glibc's allocator gets memory from the system each time, and
-// gives it back (DEFAULT_MMAP_THRESHOLD_MAX); below, it keeps pages that have
-// been touched.
+// From this size on, glibc's allocator requests memory from the system each
+// time and gives it back (DEFAULT_MMAP_THRESHOLD_MAX). Below it, glibc keeps
+// pages that have been touched.
 constexpr size_t kLeast = size_t{32} << 20;
 
 }  // namespace

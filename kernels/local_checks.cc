@@ -41,9 +41,10 @@ Status CheckRoot(int32_t root, int32_t set, const Membership& membership) {
   if (set == kWorldSet) {
     const auto size = static_cast<int>(membership.ranks);
     if (root >= 0 && root < size) return Status::Ok();
-    return InvalidArgument(
-        "there is no rank " + std::to_string(root) + "; root_rank must be 0 " +
-        (size > 1 ? "to " + std::to_string(size - 1) : "in a job of one rank"));
+    return InvalidArgument("there is no rank " + std::to_string(root) +
+                           "; pass root_rank=0" +
+                           (size > 1 ? " to " + std::to_string(size - 1)
+                                     : " in a single-rank job"));
   }
   const std::vector<int>& ranks = *membership.members;
   if (std::binary_search(ranks.begin(), ranks.end(), root)) {
@@ -52,19 +53,19 @@ Status CheckRoot(int32_t root, int32_t set, const Membership& membership) {
   return InvalidArgument(
       "root_rank " + std::to_string(root) + " is not in process set " +
       std::to_string(set) +
-      "; it is a rank of the whole job that is a member of the set");
+      "; pass a member of the set, by its rank in the whole job");
 }
 
 Status CheckReducible(OpKind kind, ReduceOp reduce_op, DType type) {
   const bool adasum = reduce_op == ReduceOp::kAdasum;
   if (adasum && YieldOf(kind) != Yield::kWhole) {
     return InvalidArgument(
-        "Adasum needs whole vectors; pass Average or Sum, or take allreduce");
+        "Adasum needs whole vectors; pass Average or Sum, or use allreduce");
   }
   if (!(adasum ? IsFloating(type) : IsReducible(type, reduce_op))) {
     return InvalidArgument(std::string("cannot compute ") + NameOf(reduce_op) +
                            " of " + NameOf(type) +
-                           "; cast the tensor or take another operation");
+                           "; cast the tensor or use another operation");
   }
   return Status::Ok();
 }
@@ -75,7 +76,7 @@ Status EvenSplits(int64_t rows, size_t ranks, std::vector<int64_t>* splits) {
     return InvalidArgument("the first dimension, " + std::to_string(rows) +
                            ", is not divisible by the " +
                            std::to_string(count) +
-                           " ranks; pass splits, the number of rows for each");
+                           " ranks; pass splits with a row count for each");
   }
   splits->assign(ranks, rows / count);
   return Status::Ok();

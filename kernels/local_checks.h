@@ -1,6 +1,6 @@
-// What a call is checked for on this rank before it becomes a request, whether
-// TensorFlow's executor makes it or a compiled step. Knows nothing of
-// TensorFlow; any thread.
+// Checks of a call on this rank before it becomes a request, made either by
+// TensorFlow's executor or by a compiled step. Independent of TensorFlow; any
+// thread.
 #ifndef TF_HVD_KERNELS_LOCAL_CHECKS_H_
 #define TF_HVD_KERNELS_LOCAL_CHECKS_H_
 
@@ -16,30 +16,30 @@
 
 namespace tf_hvd {
 
-// What comes before a call's errors: "allreduce 'g'".
+// The prefix of a call's errors: "allreduce 'g'".
 std::string TitleOf(OpKind kind, const std::string& name);
 
-// This rank's part in a process set.
+// This rank's membership of a process set.
 struct Membership {
   size_t ranks = 1;
-  size_t place = 0;    // of this rank among them
-  SetMembers members;  // null for the world, whose ranks count from 0
+  size_t place = 0;    // this rank's index among them
+  SetMembers members;  // null for the world, which has ranks 0 to N - 1
 };
 
-// Ok if this rank can take part in collectives of `set`. Nobody could be told
-// of a failure of this kind: it stays on this rank.
+// Ok if this rank can take part in collectives of `set`. A failure of this kind
+// stays on this rank: it cannot be reported to any other.
 Status FindSet(const Runtime& runtime, int32_t set, Membership* membership);
 
-// The error of a call that names a process set that does not exist.
+// The error for a call on a process set that does not exist.
 Status UnknownSet(int32_t set);
 
-// Of broadcast: `root` is a rank of the world, and must be a member.
+// For broadcast: `root` is a rank of the world and must be a member.
 Status CheckRoot(int32_t root, int32_t set, const Membership& membership);
 
-// Of what reduces: whether the operation is possible for the type that travels.
+// For reductions: whether the operation supports the type that is sent.
 Status CheckReducible(OpKind kind, ReduceOp reduce_op, DType type);
 
-// Of alltoall: rows for each rank if the caller did not say.
+// For alltoall: rows for each rank if the caller passed no splits.
 Status EvenSplits(int64_t rows, size_t ranks, std::vector<int64_t>* splits);
 
 }  // namespace tf_hvd

@@ -12,10 +12,10 @@ Status FindDevice(const Runtime& runtime, void* stream,
     return gpus->OfStream(static_cast<CudaStream>(stream), device);
   }
   return FailedPrecondition(
-      "the tensors lie on " + where +
+      "the tensors are on " + where +
       ", and tf_hvd has found no CUDA driver ('tf_hvd doctor' says why); put "
-      "them on the CPU: with tf.device('/CPU:0') around the call, or around "
-      "all of a compiled step");
+      "them on the CPU: use tf.device('/CPU:0') around the call, or around "
+      "the whole compiled step");
 }
 
 Status PlaceOnGpu(const Runtime& runtime, void* stream,

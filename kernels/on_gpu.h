@@ -1,6 +1,6 @@
-// What a call whose tensors lie on a GPU adds to its request, whether
-// TensorFlow's executor makes it or a compiled step. Streams are TensorFlow's
-// or XLA's. Knows nothing of TensorFlow; any thread.
+// GPU-specific additions to a call's request, made either by TensorFlow's
+// executor or by a compiled step. Streams are TensorFlow's or XLA's.
+// Independent of TensorFlow; any thread.
 #ifndef TF_HVD_KERNELS_ON_GPU_H_
 #define TF_HVD_KERNELS_ON_GPU_H_
 
@@ -14,14 +14,14 @@
 
 namespace tf_hvd {
 
-// That of a stream. `where` names the device, for the error.
+// The GPU of a stream. `where` names the device, for the error.
 Status FindDevice(const Runtime& runtime, void* stream,
                   const std::string& where, std::shared_ptr<GpuDevice>* device);
 
-// Says of the entry, whose tensors have been added, that they lie on the
-// stream's device: records on the stream what they have to be waited for, and
-// again when the entry's outputs have been allocated. On the thread that puts
-// work on the stream.
+// Marks the entry, which already has its tensors, as being on the stream's
+// device: records on the stream the event that the runtime must wait for, and
+// another one when the entry's outputs have been allocated. Call it on the
+// thread that enqueues work on the stream.
 Status PlaceOnGpu(const Runtime& runtime, void* stream,
                   const std::string& where, Entry* entry);
 

@@ -13,14 +13,14 @@ void PendingCall::Watch(const std::shared_ptr<PendingCall>& call) {
   // From here on the context may be gone at any time.
   const bool registered =
       manager->RegisterCallback(call->token_, [call] { call->Cancel(); });
-  if (!registered) call->Cancel();  // it is being cancelled already
+  if (!registered) call->Cancel();  // it is already being cancelled
 }
 
 void PendingCall::End(const Status& status, int32_t value,
                       const std::function<Status(int32_t value)>& finish) {
   if (!caller_->Answer()) return;
   if (tf::CancellationManager* const manager = ctx_->cancellation_manager()) {
-    // False if Cancel is about to be called; it will find the call answered.
+    // False if Cancel is about to be called, which will find the call answered.
     manager->TryDeregisterCallback(token_);
   }
   const bool finishes = status.ok() && finish != nullptr;
@@ -37,7 +37,7 @@ void PendingCall::Cancel() {
 
 void PendingCall::Tell(const absl::Status& status) {
   if (!status.ok()) ctx_->SetStatus(status);
-  // Nothing of TensorFlow's is kept beyond this.
+  // Nothing of TensorFlow's is kept after this.
   const Done done = std::exchange(done_, nullptr);
   ctx_ = nullptr;
   done();

@@ -1,9 +1,10 @@
-// PendingCall: TensorFlow's side of a request: the kernel's context and its
-// `done`, until the request has ended or the step is cancelled. Then the call
-// is detached: TensorFlow is told at once, so that the step ends with the error
-// that it was cancelled for, and the request goes on without it.
+// PendingCall: TensorFlow's side of a request. Holds the kernel's context and
+// its `done` until the request has ended or the step is cancelled. On
+// cancellation the call is detached: TensorFlow is notified at once, so the
+// step ends with the error that cancelled it, and the request continues without
+// the step.
 //
-// Any thread. TensorFlow is told exactly once.
+// Any thread. TensorFlow is notified exactly once.
 #ifndef TF_HVD_KERNELS_PENDING_CALL_H_
 #define TF_HVD_KERNELS_PENDING_CALL_H_
 
@@ -23,21 +24,20 @@ class PendingCall {
  public:
   using Done = tf::AsyncOpKernel::DoneCallback;
 
-  // `title` is for the text that a cancelled call ends with. `done` has not
-  // been called, and the context lives until it is.
+  // `title` is used in the message of a cancelled call. `done` has not been
+  // called, and the context lives until it is.
   PendingCall(std::string title, tf::OpKernelContext* ctx, Done done)
       : title_(std::move(title)), ctx_(ctx), done_(std::move(done)) {}
 
-  // The context may be touched inside CallerState::WhileWaiting only, once
-  // Watch was called.
+  // Once Watch was called, the context may be touched only inside
+  // CallerState::WhileWaiting.
   const std::shared_ptr<CallerState>& caller() const { return caller_; }
 
-  // Detaches the call when its step is cancelled. To be called once.
+  // Detaches the call when its step is cancelled. Call it once.
   static void Watch(const std::shared_ptr<PendingCall>& call);
 
-  // The request has ended. `finish`, if any, is what is left to do when it has
-  // succeeded; it may touch the context. Neither that nor anything else
-  // happens if the call was detached.
+  // The request has ended. `finish`, if any, is the work left after success; it
+  // may touch the context. If the call was detached, nothing happens.
   void End(const Status& status, int32_t value,
            const std::function<Status(int32_t value)>& finish);
 
@@ -47,7 +47,7 @@ class PendingCall {
 
   const std::shared_ptr<CallerState> caller_ = std::make_shared<CallerState>();
   const std::string title_;
-  // Of whoever ends the call.
+  // Used only by the thread that ends the call.
   tf::OpKernelContext* ctx_;
   Done done_;
   tf::CancellationToken token_ = 0;

@@ -1,6 +1,6 @@
-// This rank's collectives in TensorFlow's profiler: lines of their own among
-// the host's threads, so that they stand beside what TensorFlow computes. The
-// profiler asks for it: without a profile nothing happens here.
+// Shows this rank's collectives in TensorFlow's profiler, as separate lines
+// among the host's threads, next to TensorFlow's own computation. Active only
+// while the profiler records.
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -29,7 +29,7 @@ using tf::profiler::XLine;
 using tf::profiler::XPlane;
 using tf::profiler::XSpace;
 
-// TensorFlow's name for the plane whose lines are threads of the host.
+// TensorFlow's name for the plane that has the host's threads as lines.
 constexpr char kHostPlane[] = "/host:CPU";
 constexpr int64_t kPsPerNs = 1000;
 
@@ -40,7 +40,7 @@ int64_t FreeKey(const Map& map) {
   return key + 1;
 }
 
-// Names of a plane's events, or of what they are described by.
+// Names of a plane's events or of their statistics.
 template <typename Map>
 class Names {
  public:
@@ -62,8 +62,8 @@ class Names {
   std::map<std::string, int64_t> ids_;
 };
 
-// Keeps what it is told, until it is added to a profile. The trace's counters
-// have no place among threads.
+// Keeps all events until they are added to a profile. The trace's counters are
+// dropped: thread lines cannot show them.
 class Lines : public TraceForm {
  public:
   void Begin(const TraceHead& head, std::string* /*out*/) override {
@@ -89,7 +89,7 @@ class Lines : public TraceForm {
   void AddTo(XPlane* plane) const {
     Names events(plane->mutable_event_metadata());
     Names stats(plane->mutable_stat_metadata());
-    // Lines of threads have numbers made of addresses; viewers show the lowest
+    // Thread lines have numbers derived from addresses; viewers show the lowest
     // number first.
     int64_t id = 0;
     for (const auto& [track, line] : lines_) {

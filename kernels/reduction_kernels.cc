@@ -1,5 +1,5 @@
 // HorovodAllreduce, HorovodReducescatter and their grouped forms: the
-// collectives that compute something.
+// collectives that reduce.
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -11,13 +11,14 @@
 namespace tf_hvd {
 namespace {
 
-// What the kernels of both share: the operation and its factors.
+// The common base of both kernels: the operation and its factors.
 class ReductionKernel : public CollectiveKernel {
  protected:
   ReductionKernel(tf::OpKernelConstruction* ctx, OpKind kind);
 
-  // Fills in the reduction, then the tensors, and casts them if they travel in
-  // another type: here in the host's memory, on their way in a GPU's.
+  // Fills in the reduction, then the tensors. Tensors that are sent in another
+  // type are cast here if they are in host memory, and while being packed on a
+  // GPU.
   Status FillEntry(Call* call) final;
 
   // Adds input `index` and its output.
@@ -30,7 +31,7 @@ class ReductionKernel : public CollectiveKernel {
   Status valid_;
 };
 
-// Memory for `count` numbers of 16 bits, which the call holds.
+// Memory for `count` 16-bit numbers, owned by the call.
 Status NewHalves(Call* call, int64_t count, void** memory) {
   tf::Tensor halves;
   TF_HVD_RETURN_IF_ERROR(FromTensorFlow(call->ctx->allocate_temp(
@@ -64,7 +65,7 @@ Status ReductionKernel::Cast(Call* call) const {
     entry.stored = DType::kFloat32;
     return Status::Ok();
   }
-  // What is to be cast back: from where, to where, how many.
+  // Tensors to cast back: source, destination, number of elements.
   std::vector<Span> results;
   for (size_t i = 0; i < entry.tensors.size(); ++i) {
     Span& tensor = entry.tensors[i];
@@ -91,8 +92,8 @@ Status ReductionKernel::Cast(Call* call) const {
   return Status::Ok();
 }
 
-// HorovodAllreduce and HorovodGroupedAllreduce, which differ in the number of
-// their inputs alone.
+// HorovodAllreduce and HorovodGroupedAllreduce, which differ only in the number
+// of their inputs.
 class AllreduceKernel final : public ReductionKernel {
  public:
   explicit AllreduceKernel(tf::OpKernelConstruction* ctx)
@@ -109,8 +110,8 @@ class AllreduceKernel final : public ReductionKernel {
 [[maybe_unused]] const bool grouped_allreduce =
     RegisterKernel<AllreduceKernel>("HorovodGroupedAllreduce", {"stamp"});
 
-// HorovodReducescatter and HorovodGroupedReducescatter, which differ in the
-// number of their inputs alone.
+// HorovodReducescatter and HorovodGroupedReducescatter, which differ only in
+// the number of their inputs.
 class ReducescatterKernel final : public ReductionKernel {
  public:
   explicit ReducescatterKernel(tf::OpKernelConstruction* ctx)
@@ -120,7 +121,7 @@ class ReducescatterKernel final : public ReductionKernel {
   Status AddReduced(Call* call, int index) const override {
     TF_HVD_RETURN_IF_ERROR(AddTensor(call, index, Output::kLater));
     TF_HVD_RETURN_IF_ERROR(CheckHasRows(*call));
-    // All ranks must have the same rows: how many are this rank's is known now.
+    // All ranks must have the same rows, so this rank's share is already known.
     tf::TensorShape shape = call->ctx->input(index).shape();
     shape.set_dim(0, ScatteredRows(shape.dim_size(0), call->membership.ranks,
                                    call->membership.place));

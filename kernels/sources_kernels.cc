@@ -31,7 +31,7 @@ absl::Status GiveScalar(tf::OpKernelContext* ctx, int64_t number) {
   return absl::OkStatus();
 }
 
-// Any thread, as the others.
+// Any thread, like the others.
 class BroadcastNumberKernel final : public tf::OpKernel {
  public:
   explicit BroadcastNumberKernel(tf::OpKernelConstruction* ctx)
@@ -97,7 +97,7 @@ REGISTER_KERNEL_BUILDER(Name("HorovodIdentify").Device(tf::DEVICE_CPU),
                         IdentifyKernel);
 REGISTER_KERNEL_BUILDER(Name("HorovodCountReduction").Device(tf::DEVICE_CPU),
                         CountReductionKernel);
-// Where the variable lies.
+// The address of the variable.
 REGISTER_KERNEL_BUILDER(Name("HorovodCountReduction")
                             .Device(tf::DEVICE_GPU)
                             .HostMemory("variables")

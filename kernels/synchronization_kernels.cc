@@ -25,7 +25,7 @@ class JoinKernel final : public CollectiveKernel {
     tf::Tensor* last_rank = nullptr;
     TF_HVD_RETURN_IF_ERROR(
         FromTensorFlow(call->ctx->allocate_output(0, {}, &last_rank)));
-    // Not called without the context, which the output belongs to.
+    // Not called without the context, which owns the output.
     call->finish = [last_rank, set = set()](int32_t value) {
       last_rank->scalar<int32_t>()() = value;
       TheSources()->AfterJoin(set);

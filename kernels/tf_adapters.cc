@@ -44,9 +44,10 @@ Status ToDType(tf::DataType from, DType* to) {
   return InvalidArgument(
       "no collective takes tensors of type " + tf::DataTypeString(from) +
       (from == tf::DT_STRING
-           ? "; send text as a Python object, by broadcast_object or "
-             "allgather_object, or as numbers that stand for it"
-           : "; tf.cast them to a type of docs/collectives.md, and back"));
+           ? "; send text as a Python object with broadcast_object or "
+             "allgather_object, or encode it as numbers"
+           : "; tf.cast them to bool, int8 to int64, uint8 to uint64, float16, "
+             "bfloat16, float32, float64, complex64 or complex128, and back"));
 }
 
 std::vector<int64_t> ToDims(const tf::TensorShape& shape) {

@@ -14,23 +14,22 @@
 
 namespace tf_hvd {
 
-// InvalidArgument for a type that the table of types does not have; the
-// signatures of the ops let none through.
+// InvalidArgument for a type that is missing from the table of types.
 Status ToDType(tf::DataType from, DType* to);
 
 std::vector<int64_t> ToDims(const tf::TensorShape& shape);
 
-// Type and shape of a tensor.
+// Gets the type and shape of a tensor.
 Status ToSpec(const tf::Tensor& tensor, TensorSpec* spec);
 
 // kInvalidArgument, kFailedPrecondition and kInternal become the codes of the
 // same name; Python sees tf.errors.InvalidArgumentError and so on. kAborted
-// becomes UNKNOWN, as in Horovod: on ABORTED, and on UNAVAILABLE, TensorFlow's
-// MonitoredSession makes a new session and runs the step again, without end.
+// becomes UNKNOWN, as in Horovod: on ABORTED and UNAVAILABLE, TensorFlow's
+// MonitoredSession creates a new session and repeats the step indefinitely.
 absl::Status ToTensorFlow(const Status& status);
 
-// What TensorFlow fails with while a call is being prepared is the
-// environment's fault (memory) unless the code says otherwise.
+// An error from TensorFlow while a call is prepared counts as the environment's
+// fault (memory) unless its code says otherwise.
 Status FromTensorFlow(const absl::Status& status);
 
 }  // namespace tf_hvd

@@ -1,6 +1,7 @@
-// The only place that knows which version of TensorFlow is meant: includes and
+// The only file that depends on the version of TensorFlow: includes and
 // spellings that change between versions go here and nowhere else. Written for
-// 2.18 to 2.21; each has its own ABI, the wheel checks that it has met its own.
+// 2.18 to 2.21. Each version has its own ABI; the wheel checks that it runs
+// with the matching one.
 #ifndef TF_HVD_KERNELS_TF_COMPAT_H_
 #define TF_HVD_KERNELS_TF_COMPAT_H_
 
@@ -26,7 +27,7 @@ namespace tf_hvd {
 namespace tf = ::tensorflow;
 
 // True inside a loop of the graph executor, where calls of one node may run at
-// the same time and only their iteration tells them apart.
+// the same time and differ only in their iteration.
 inline bool InLoop(const tf::FrameAndIter& frame) {
   return frame.frame_id != 0 || frame.iter_id != 0;
 }
@@ -38,14 +39,14 @@ inline void* StreamOf(tf::OpKernelContext* ctx) {
   return context->stream()->platform_specific_handle().stream;
 }
 
-// An error that follows from another one, which is the one to be shown.
+// An error that follows from another one, which should be shown instead.
 inline absl::Status Derived(const absl::Status& status) {
   return tf::StatusGroup::MakeDerived(status);
 }
 
-// Shards of a size that follows from the nanoseconds that a unit takes.
-// TensorFlow 2.20 named the strategies; before, the constructor was called,
-// which 2.20 deprecates: of the two, only what is there is instantiated.
+// Shards sized by the nanoseconds that a unit takes. TensorFlow 2.20 named the
+// strategies. Earlier versions have a constructor, which 2.20 deprecates. Only
+// the form that exists is instantiated.
 template <typename Params>
 auto AdaptiveParams(int64_t cost,
                     int /*first*/) -> decltype(Params::Adaptive(cost)) {

@@ -44,7 +44,8 @@ Status ReadNumber(const Runtime& runtime, std::string_view op, int32_t set,
     *value = number(runtime.topology());
     return Status::Ok();
   }
-  return Internal("bug in tf_hvd: " + std::string(op) + " is no number");
+  return Internal("bug in tf_hvd: " + std::string(op) +
+                  " is not a number of the job");
 }
 
 }  // namespace tf_hvd

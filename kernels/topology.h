@@ -1,4 +1,4 @@
-// The numbers of the job that HorovodSize, HorovodRank and their like give.
+// The numbers of the job that HorovodSize, HorovodRank and similar ops return.
 // Nothing is communicated. Any thread.
 #ifndef TF_HVD_KERNELS_TOPOLOGY_H_
 #define TF_HVD_KERNELS_TOPOLOGY_H_
@@ -11,8 +11,8 @@
 
 namespace tf_hvd {
 
-// That of an op, by the op's name. `set` is for those that are about a process
-// set.
+// Gets the number of an op, by the op's name. `set` is for ops that take a
+// process set.
 Status ReadNumber(const Runtime& runtime, std::string_view op, int32_t set,
                   int32_t* value);
 

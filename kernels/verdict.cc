@@ -8,7 +8,7 @@
 
 namespace tf_hvd {
 
-// Four sums side by side: one alone would wait for each multiplication.
+// Four sums side by side: a single sum would wait for each multiplication.
 int64_t FingerprintOf(const void* data, size_t bytes) {
   constexpr size_t kLanes = 4;
   constexpr size_t kStride = kLanes * sizeof(uint64_t);

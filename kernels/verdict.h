@@ -1,5 +1,5 @@
-// What HorovodFingerprints and HorovodVerdict do. Knows nothing of TensorFlow;
-// any thread.
+// The functions behind HorovodFingerprints and HorovodVerdict. Independent of
+// TensorFlow; any thread.
 #ifndef TF_HVD_KERNELS_VERDICT_H_
 #define TF_HVD_KERNELS_VERDICT_H_
 
@@ -14,7 +14,7 @@ namespace tf_hvd {
 
 class Runtime;
 
-// 64 bits that stand for these bytes.
+// A 64-bit fingerprint of these bytes.
 int64_t FingerprintOf(const void* data, size_t bytes);
 
 // Attributes of HorovodVerdict.
@@ -25,8 +25,8 @@ struct Verdict {
   bool fails = false;
 };
 
-// `wrong` has `count` elements, one for each name; `passed`: whether none is
-// true. What is no error is said in the runtime's log.
+// `wrong` has `count` elements, one for each name. `passed`: whether all are
+// false. Findings that do not fail the op are written to the runtime's log.
 Status Tell(const Runtime& runtime, const Verdict& verdict, const bool* wrong,
             size_t count, bool* passed);
 

@@ -27,8 +27,10 @@ class FingerprintsKernel final : public tf::OpKernel {
     if (!ctx->input(0).flat<bool>()(0)) return;
     for (int i = 1; i < ctx->num_inputs(); ++i) {
       const tf::Tensor& value = ctx->input(i);
-      OP_REQUIRES(ctx, tf::DataTypeCanUseMemcpy(value.dtype()),
-                  absl::InvalidArgumentError("no fingerprints of strings"));
+      OP_REQUIRES(
+          ctx, tf::DataTypeCanUseMemcpy(value.dtype()),
+          absl::InvalidArgumentError(
+              "strings have no fingerprints; pass tensors of another type"));
       fingerprints(i - 1) = FingerprintOf(value.data(), value.TotalBytes());
     }
   }

@@ -1,5 +1,5 @@
-// HorovodAllgather and HorovodGroupedAllgather: the tensors of all ranks, one
-// after the other.
+// HorovodAllgather and HorovodGroupedAllgather: concatenate the tensors of all
+// ranks.
 #include "ops/common.h"
 
 namespace tf_hvd {
@@ -21,9 +21,10 @@ All ranks must call it under the same name with the same type and the same
 dimensions but the first; if they do not, it fails on every rank with a
 FailedPreconditionError. A scalar is an InvalidArgumentError.
 
-tensor: At least one dimension; the first may differ between ranks, also be 0.
-output: The parts in the order of the set's ranks; its first dimension is the
-  sum of theirs.
+tensor: At least one dimension. The first dimension may differ between ranks and
+  may be 0.
+output: The parts in the order of the set's ranks; the first dimension is the sum
+  of those of the ranks' tensors.
 )doc"));
     });
 
@@ -31,14 +32,14 @@ output: The parts in the order of the set's ranks; its first dimension is the
     RegisterCollective("HorovodGroupedAllgather", [](OpBuilder* op) {
       Describe(op, Takes::kGroupAndStep, "outputs");
       op->Doc(WithStepDocs(R"doc(
-Concatenates tensors of one type over the ranks of a process set, as one request.
+Concatenates tensors of one type across the ranks of a process set, as one request.
 
-What must agree between ranks is as for HorovodAllgather, for each member, and
-the number of members. The first dimensions of all members travel together.
+The members must satisfy the rules of HorovodAllgather, and ranks must agree on
+the number of members. The first dimensions of all members are exchanged together.
 
-tensors: At least one dimension each; the first may differ between ranks and
-  members, also be 0.
-outputs: Of each member the parts in the order of the set's ranks.
+tensors: At least one dimension each. The first dimension may differ between
+  ranks and members and may be 0.
+outputs: For each member, the parts in the order of the set's ranks.
 T: The type of all members.
 )doc"));
     });

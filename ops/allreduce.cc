@@ -1,4 +1,4 @@
-// HorovodAllreduce and HorovodGroupedAllreduce: tensors, reduced over the ranks
+// HorovodAllreduce and HorovodGroupedAllreduce: reduce tensors across the ranks
 // of a process set.
 #include "ops/common.h"
 
@@ -18,14 +18,14 @@ void Describe(OpBuilder* op, Takes takes) {
     RegisterCollective("HorovodAllreduce", [](OpBuilder* op) {
       Describe(op, Takes::kTensor);
       op->Doc(WithNameDocs(WithReductionDocs(R"doc(
-Reduces a tensor over all ranks of a process set; every rank gets the result.
+Reduces a tensor across all ranks of a process set; every rank gets the result.
 
 All ranks must call it under the same name with the same type, shape, reduce
-operation and factors; if they do not, it fails on every rank with a
-FailedPreconditionError that shows what two of them have.
+operation and factors. Otherwise it fails on every rank with a
+FailedPreconditionError that shows the values of two ranks.
 
-tensor: Any shape, also empty.
-sum: The shape of `tensor`: postscale_factor * op over ranks of
+tensor: Any shape; may be empty.
+sum: Same shape as `tensor`: postscale_factor * op over ranks of
   (prescale_factor * tensor). Half precisions are summed in float32.
 )doc")));
     });
@@ -34,14 +34,14 @@ sum: The shape of `tensor`: postscale_factor * op over ranks of
     RegisterCollective("HorovodGroupedAllreduce", [](OpBuilder* op) {
       Describe(op, Takes::kGroupAndStep);
       op->Doc(WithStepDocs(WithReductionDocs(R"doc(
-Reduces tensors of one type over all ranks of a process set, as one request.
+Reduces tensors of one type across all ranks of a process set, as one request.
 
-No member is reduced before all ranks have called for all of them, and they
-travel together. What must agree between ranks is as for HorovodAllreduce, for
-each member, and the number of members.
+No member is reduced before all ranks have called the op, and the members are
+sent together. The members must satisfy the rules of HorovodAllreduce, and ranks
+must agree on the number of members.
 
-tensors: Any shapes, also empty ones.
-sum: The shape of each is that of its input.
+tensors: Any shapes; may be empty.
+sum: One result per input, with the input's shape.
 )doc")));
     });
 

@@ -8,9 +8,9 @@ using ::tensorflow::shape_inference::DimensionHandle;
 using ::tensorflow::shape_inference::InferenceContext;
 using ::tensorflow::shape_inference::ShapeHandle;
 
-// `received_splits` has an element for each rank of the set: so many as
-// `splits`, unless that is empty. Wrong splits are refused when the op runs,
-// as a scalar is.
+// `received_splits` has one element per rank of the set: as many as `splits`,
+// unless `splits` is empty. Invalid splits and scalars are refused when the op
+// runs.
 absl::Status ExchangedShapes(InferenceContext* c) {
   TF_RETURN_IF_ERROR(OtherRows(c, 1));
   const ShapeHandle splits = c->input(1);
@@ -35,17 +35,17 @@ absl::Status ExchangedShapes(InferenceContext* c) {
 Sends rows of each rank's tensor to each rank of a process set.
 
 All ranks must call it under the same name with the same type and the same
-dimensions but the first; if they do not, it fails on every rank with a
-FailedPreconditionError. A scalar, and splits that do not fit the tensor or the
-set, are InvalidArgumentErrors on every rank.
+dimensions except the first. Otherwise it fails on every rank with a
+FailedPreconditionError. A scalar, or splits that do not fit the tensor or the
+set, cause an InvalidArgumentError on every rank.
 
 tensor: At least one dimension; the first may differ between ranks.
-splits: How many rows go to each rank of the set, in the order of the ranks: the
-  first splits[0] rows to the first rank and so on. Rows beyond their sum are
-  not sent. Empty: the same number to each; the first dimension must then be
-  divisible by the number of ranks.
-output: The rows received, in the order of the set's ranks.
-received_splits: How many rows came from each rank.
+splits: Number of rows for each rank of the set, in the order of the ranks: the
+  first splits[0] rows go to the first rank and so on. Rows beyond their sum are
+  not sent. Empty: the same number for each rank; the first dimension must then
+  be divisible by the number of ranks.
+output: The received rows, in the order of the set's ranks.
+received_splits: Number of rows received from each rank.
 )doc"));
     });
 

@@ -1,9 +1,8 @@
-// What the signatures of the collectives share.
+// Shared parts of the collectives' signatures.
 //
-// The names, inputs, outputs and attributes are those of Horovod's ops, so
-// that graphs and code that use them mean the same here. Attributes of our own
-// have defaults. An int attribute `reduce_op` holds a ReduceOp of
-// base/types.h.
+// Names, inputs, outputs and attributes are those of Horovod's ops, so that
+// graphs and code that use them work unchanged. Our additional attributes have
+// defaults. An int attribute `reduce_op` holds a ReduceOp of base/types.h.
 #ifndef TF_HVD_OPS_COMMON_H_
 #define TF_HVD_OPS_COMMON_H_
 
@@ -17,17 +16,18 @@
 
 namespace tf_hvd {
 
-// Any type, although only those of the table in base/types.h are moved:
-// what TensorFlow refused here would fail on this rank alone, and the others
-// would wait for its call. The kernel tells all ranks. It also asks IsReducible
-// (compute/buffer_ops.h) which reduce operations the type allows.
+// Any type, although only those of the table in base/types.h are supported. If
+// TensorFlow refused a type here, the call would fail only on this rank, and
+// the others would wait for it. The kernel reports the error to all ranks. It
+// also checks with IsReducible (compute/buffer_ops.h) which reduce operations
+// the type allows.
 inline constexpr char kTypeAttr[] = "T: type";
 
 inline constexpr char kReduceOpAttr[] = "reduce_op: int";
 // TensorFlow has no attribute of type double: kExactFactorsAttr holds the bits
-// of both factors where a float32 is not enough. No defaults: the generated
-// Python wrapper would write them as the int 1, which costs each eager call
-// that leaves them out several times what the call takes.
+// of both factors if a float32 is not exact. The factors have no defaults: the
+// generated Python wrapper would write them as the int 1, which makes each
+// eager call that omits them several times slower.
 inline constexpr char kPrescaleAttr[] = "prescale_factor: float";
 inline constexpr char kPostscaleAttr[] = "postscale_factor: float";
 inline constexpr char kIgnoreNameScopeAttr[] =
@@ -43,10 +43,10 @@ inline constexpr char kStepCountAttr[] = "stamp_count: int >= 0 = 0";
 
 using OpBuilder = ::tensorflow::register_op::OpDefBuilderWrapper;
 
-// Registers a collective while the library is loaded, as REGISTER_OP would;
-// `describe` adds what is its own. All of them are stateful: equal calls are
-// neither merged nor folded. See the table of registrations in docs/adr and
-// tests/python/single/registration_test.py.
+// Registers a collective when the library is loaded, as REGISTER_OP would;
+// `describe` adds the parts specific to the op. All collectives are stateful:
+// equal calls are neither merged nor folded. See the table of registrations in
+// docs/adr and tests/python/single/registration_test.py.
 inline ::tensorflow::InitOnStartupMarker RegisterCollective(
     const char* name, const std::function<void(OpBuilder*)>& describe) {
   OpBuilder op(name);
@@ -55,11 +55,11 @@ inline ::tensorflow::InitOnStartupMarker RegisterCollective(
   return op();
 }
 
-// Whether an op takes one tensor or a group of them; and whether the caller
-// may say in which step it is.
+// Whether an op takes one tensor or a group of them, and whether the caller may
+// pass its step.
 enum class Takes { kTensor, kGroup, kGroupAndStep };
 
-// Attributes: those of Horovod's op in its order, then our own, which have
+// Adds the attributes of Horovod's op in their order, then our own, which have
 // defaults.
 inline void AddAttributes(OpBuilder* op,
                           std::initializer_list<const char*> horovods,
@@ -74,7 +74,7 @@ inline void AddAttributes(OpBuilder* op,
   if (takes == Takes::kGroupAndStep) op->Attr(kStepCountAttr);
 }
 
-// The tensor or the group, and the results, one for each.
+// Adds the tensor or the group as input, and one result for each.
 inline void AddTensors(OpBuilder* op, Takes takes, const std::string& output) {
   if (takes == Takes::kTensor) {
     op->Input("tensor: T").Output(output + ": T");
@@ -84,31 +84,30 @@ inline void AddTensors(OpBuilder* op, Takes takes, const std::string& output) {
   if (takes == Takes::kGroupAndStep) op->Input("stamp: stamp_count * int64");
 }
 
-// Documentation of the attributes that an op shares with others, to be added
-// to its own.
+// Appends the documentation of shared attributes to an op's own.
 inline std::string WithNameDocs(std::string doc) {
   return doc +
-         R"doc(ignore_name_scope: Take only what follows the last '/' of the node's name as
-  the name that ranks match calls by.
-process_set_id: 0 is all ranks.
-wire_name: When not empty, the name that ranks match calls by.
+         R"doc(ignore_name_scope: Use only the part of the node's name after the last '/' as
+  the name by which ranks match calls.
+process_set_id: The process set; 0 is all ranks.
+wire_name: If not empty, the name by which ranks match calls.
 )doc";
 }
 
 inline std::string WithGroupDocs(const std::string& doc) {
-  return WithNameDocs(doc + R"doc(num_tensors: How many tensors.
-member_names: The members' names, or nothing. Ranks whose members have other
-  names, or the same in another order, get an error that shows them.
+  return WithNameDocs(doc + R"doc(num_tensors: Number of tensors.
+member_names: The members' names, or empty. If ranks have different names, or the
+  same names in a different order, they get an error that shows them.
 )doc");
 }
 
 inline std::string WithStepDocs(const std::string& doc) {
   return WithGroupDocs(
       doc +
-      R"doc(stamp: Nothing, or the step that the caller is at, a scalar. Ranks at different
-  steps get an error that shows both; negative is none. Or of shape [2]: the
-  step, and the number of the list of variables whose gradients the tensors are.
-  Ranks whose variables differ get an error that names one of each.
+      R"doc(stamp: Empty, or a scalar: the caller's step. Ranks at different steps get an
+  error that shows both; a negative step is not compared. Or shape [2]: the step
+  and the number of the list of variables that the tensors are gradients of.
+  Ranks with different variables get an error that names one variable of each.
 stamp_count: 0 or 1.
 )doc");
 }
@@ -119,15 +118,16 @@ inline std::string WithReductionDocs(const std::string& doc) {
   by Sum, Average and Product.
 reduce_op: 0 Average, 1 Sum, 3 Min, 4 Max, 5 Product; 2 Adasum (floating types,
   allreduce only).
-prescale_factor: Multiplies the input. Integers are scaled in float64 and
+prescale_factor: Factor for the input. Integers are scaled in float64 and
   truncated toward zero.
-postscale_factor: Multiplies the result.
-compression: How the caller made the tensors smaller, in words; empty for not at
-  all. Ranks that differ in it get an error that shows both.
-exact_factors: The bits of both factors as float64, where those are not what
-  float32 has; else nothing.
-wire_dtype: "float16" or "bfloat16": what float32 tensors are cast to, reduced as
-  and cast back from, in one pass with what packs them on a GPU. Empty: T itself.
+postscale_factor: Factor for the result.
+compression: Name of the caller's compression of the tensors; empty for none.
+  Ranks with different compressions get an error that shows both.
+exact_factors: The bits of both factors as float64 if float32 cannot represent
+  them exactly; otherwise empty.
+wire_dtype: "float16" or "bfloat16": cast float32 tensors to this type, reduce
+  them in it and cast back. On a GPU the casts are part of packing. Empty: no
+  cast.
 )doc";
 }
 
@@ -139,8 +139,8 @@ inline absl::Status SameShapes(
 }
 
 // Output i has the shape of input i with an unknown first dimension. A scalar
-// is not refused here: refused while one rank builds its graph, the other ranks
-// would wait for that rank; the kernel fails them all.
+// is accepted here: if one rank refused it while building its graph, the other
+// ranks would wait for that rank. The kernel fails the call on all ranks.
 inline absl::Status OtherRows(
     ::tensorflow::shape_inference::InferenceContext* c, int outputs) {
   for (int i = 0; i < outputs; ++i) {
@@ -154,7 +154,7 @@ inline absl::Status OtherRows(
   return absl::OkStatus();
 }
 
-// For any number of tensors, one output for each input.
+// One output for each input, for any number of tensors.
 inline absl::Status AllOtherRows(
     ::tensorflow::shape_inference::InferenceContext* c) {
   return OtherRows(c, c->num_outputs());

@@ -1,10 +1,10 @@
-// HorovodBroadcastNumber, HorovodIdentify, HorovodCountReduction: what this
-// process knows of variables whose gradients are reduced
+// HorovodBroadcastNumber, HorovodIdentify, HorovodCountReduction: this
+// process's table of variables with reduced gradients
 // (runtime/request/sources.h). Local.
 //
-// Each has the number of a list of variables, which another process that loads
-// the graph does not know. Stateful, since each
-// run reads or changes the process's table.
+// Each op takes the number of a list of variables. Another process that loads
+// the graph does not know that list. The ops are stateful, since each run reads
+// or changes the process's table.
 #include "ops/common.h"
 
 namespace tf_hvd {
@@ -19,16 +19,16 @@ REGISTER_OP("HorovodBroadcastNumber")
     .SetIsStateful()
     .SetShapeFn(ScalarShape)
     .Doc(R"doc(
-The number by which a broadcast of these variables identifies them.
+Gets the number that identifies a broadcast of these variables.
 
-Nothing is communicated: a minimum over the ranks makes it that of the root.
+Nothing is communicated: take the minimum across the ranks to get the root's number.
 Fails with a FailedPreconditionError before init.
 
-root_rank: The root of the broadcast, by its rank in the job.
+root_rank: The root of the broadcast, as a rank of the job.
 list: A scalar: the number of the list.
-number: A scalar. On the root it is random; the same again for variables that
-  have been broadcast together in this order before. On other ranks it is the
-  largest int64.
+number: A scalar. On the root it is random, or the previous number if these
+  variables were already broadcast together in this order. On other ranks it is
+  the largest int64.
 )doc");
 
 REGISTER_OP("HorovodIdentify")
@@ -37,13 +37,13 @@ REGISTER_OP("HorovodIdentify")
     .SetIsStateful()
     .SetShapeFn(NoOutputs)
     .Doc(R"doc(
-Notes that variables have been broadcast: each is known by `number` and its
-place in the list.
+Records that variables were broadcast: `number` and the place in the list identify
+each of them.
 
 Nothing is communicated.
 
 list: A scalar: the number of the list.
-number: A scalar: what the root's HorovodBroadcastNumber gave.
+number: A scalar: the result of HorovodBroadcastNumber on the root.
 )doc");
 
 REGISTER_OP("HorovodCountReduction")
@@ -61,11 +61,11 @@ Nothing is communicated.
 
 source_list: The number of the list.
 num_variables: 1; 0 for reference variables.
-variables: The first one. A graph that was loaded has others, and a count of its
-  own.
-count: A scalar: how many there are, with this one, since the job began or the
-  ranks last joined.
-process_set_id: Whose reductions are counted; 0 is all ranks.
+variables: The first variable. A loaded graph has different variables, and so a
+  separate count.
+count: A scalar: the number of reductions, including this one, since the job
+  began or the ranks last joined.
+process_set_id: The process set of the counted reductions; 0 is all ranks.
 )doc");
 
 }  // namespace tf_hvd

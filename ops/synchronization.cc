@@ -1,4 +1,4 @@
-// HorovodBarrier and HorovodJoin: ranks wait for each other; no tensor travels.
+// HorovodBarrier and HorovodJoin: ranks wait for each other; no tensor is sent.
 // They are called for their effect, in the order of the program.
 #include "ops/common.h"
 
@@ -10,11 +10,11 @@ namespace {
       AddAttributes(op, {kIgnoreNameScopeAttr, kProcessSetAttr});
       op->SetShapeFn(::tensorflow::shape_inference::NoOutputs)
           .Doc(WithNameDocs(R"doc(
-Done when all ranks of a process set have called it under the same name.
+Waits until all ranks of a process set have called it under the same name.
 
-In a tf.function it is put in order with joins and other barriers, but neither
-with collectives that return tensors nor with what reads or writes variables:
-use control dependencies for those.
+A tf.function orders it with joins and other barriers, but neither with
+collectives that return tensors nor with reads and writes of variables. Use
+control dependencies for those.
 
 )doc"));
     });
@@ -25,15 +25,15 @@ use control dependencies for those.
           .Output("last_rank: int32")
           .SetShapeFn(::tensorflow::shape_inference::ScalarShape)
           .Doc(R"doc(
-Says that this rank has no more data, and waits until all ranks have said so.
+Signals that this rank has no more data, and waits until every rank has done so.
 
-Until then it takes part in the other ranks' allreduces with zeros and in their
-allgathers without rows; any other collective of theirs that moves tensors fails.
-Its own calls must come before: what it submits while it waits fails. In a
-tf.function use control dependencies to see to that.
+While it waits, this rank takes part in the other ranks' allreduces with zeros and
+in their allgathers without rows. Their other collectives that move tensors fail.
+Make this rank's own calls first: calls that it submits while it waits fail. In a
+tf.function, ensure that with control dependencies.
 
-last_rank: A scalar, the same on every rank: which rank of the job joined last.
-process_set_id: 0 is all ranks.
+last_rank: A scalar, equal on every rank: the rank of the job that joined last.
+process_set_id: The process set; 0 is all ranks.
 )doc");
     });
 

@@ -1,10 +1,9 @@
 // HorovodSize, HorovodRank, HorovodLocalRank, HorovodLocalSize,
-// HorovodCrossRank, HorovodCrossSize, HorovodProcessSetIncluded: the job as
-// this rank sees it, read when the graph runs, so that a saved graph fits any
-// job.
+// HorovodCrossRank, HorovodCrossSize, HorovodProcessSetIncluded: this rank's
+// numbers, read when the graph runs, so that a saved graph fits any job.
 //
-// Stateful, or a constant would take the place of a value that the next job
-// that loads the graph does not have.
+// Stateful: otherwise TensorFlow would fold each into a constant, which is
+// wrong in the next job that loads the graph.
 #include "ops/common.h"
 
 namespace tf_hvd {
@@ -22,7 +21,8 @@ The number of ranks in a process set.
 Fails with a FailedPreconditionError before init.
 
 size: A scalar.
-process_set_id: 0 is all ranks. An unknown set is an InvalidArgumentError.
+process_set_id: The process set; 0 is all ranks. An unknown set causes an
+  InvalidArgumentError.
 )doc");
 
 REGISTER_OP("HorovodRank")
@@ -30,7 +30,7 @@ REGISTER_OP("HorovodRank")
     .SetIsStateful()
     .SetShapeFn(ScalarShape)
     .Doc(R"doc(
-This process's number among all ranks, counted from 0.
+This process's rank in the job, counted from 0.
 
 Fails with a FailedPreconditionError before init.
 
@@ -42,7 +42,7 @@ REGISTER_OP("HorovodLocalRank")
     .SetIsStateful()
     .SetShapeFn(ScalarShape)
     .Doc(R"doc(
-This process's number among the ranks of its node, counted from 0.
+This process's rank among the ranks on its node, counted from 0.
 
 Fails with a FailedPreconditionError before init.
 
@@ -66,7 +66,7 @@ REGISTER_OP("HorovodCrossRank")
     .SetIsStateful()
     .SetShapeFn(ScalarShape)
     .Doc(R"doc(
-The number of this process's node among the nodes with a rank of its local rank.
+The index of this process's node among the nodes that have its local rank.
 
 Fails with a FailedPreconditionError before init.
 
@@ -78,7 +78,7 @@ REGISTER_OP("HorovodCrossSize")
     .SetIsStateful()
     .SetShapeFn(ScalarShape)
     .Doc(R"doc(
-The number of nodes with a rank of this process's local rank.
+The number of nodes that have this process's local rank.
 
 Fails with a FailedPreconditionError before init.
 
@@ -96,7 +96,8 @@ Whether this process is a member of a process set.
 Fails with a FailedPreconditionError before init.
 
 included: A scalar, 1 or 0.
-process_set_id: 0 is all ranks. An unknown set is an InvalidArgumentError.
+process_set_id: The process set; 0 is all ranks. An unknown set causes an
+  InvalidArgumentError.
 )doc");
 
 }  // namespace tf_hvd

@@ -1,8 +1,8 @@
-// HorovodFingerprints, HorovodVerdict: what the checks of weights consist of,
-// besides an allreduce in between. Local, and possible in steps that XLA
-// compiles, which have no ops for texts.
+// HorovodFingerprints, HorovodVerdict: the parts of the checks of weights,
+// apart from an allreduce between them. Local. They also work in steps that XLA
+// compiles, which have no ops for strings.
 //
-// The verdict is stateful: it is reached whether or not somebody uses it.
+// The verdict is stateful: it runs even if its result is unused.
 #include "ops/common.h"
 
 namespace tf_hvd {
@@ -25,16 +25,16 @@ REGISTER_OP("HorovodFingerprints")
     .Output("fingerprints: int64")
     .SetShapeFn(OneForEachInput)
     .Doc(R"doc(
-64 bits for each tensor that stand for the bits of its elements; shapes and
-types do not count.
+Computes a 64-bit fingerprint of the bits of each tensor's elements. Shapes and
+types do not affect it.
 
-Nothing is communicated. Equal on all machines.
+Nothing is communicated. Fingerprints are equal on all machines.
 
-wanted: A scalar; if it is false, all are 0, and nothing is read.
-values: Of any shape and type but string.
-fingerprints: Of shape [number of tensors + 1]. The last is 0: what is computed
-  with it comes after the reading, also in a step that XLA compiles, which needs
-  no copy of what is overwritten later then.
+wanted: A scalar. If false, all fingerprints are 0 and no tensor is read.
+values: Tensors of any shape and any type but string.
+fingerprints: Shape [number of tensors + 1]. The last element is 0. Computation
+  that uses it runs after the tensors were read, also in a step that XLA compiles.
+  XLA then needs no copy of tensors that are overwritten later.
 )doc");
 
 REGISTER_OP("HorovodVerdict")
@@ -47,17 +47,17 @@ REGISTER_OP("HorovodVerdict")
     .SetIsStateful()
     .SetShapeFn(ScalarShape)
     .Doc(R"doc(
-Tells which things are wrong, if any is.
+Reports the names of wrong items, if any.
 
 Nothing is communicated.
 
-wrong: Of shape [number of names].
-passed: A scalar: whether none is wrong.
-names: What they are called.
-before: The text that comes before the names of those that are wrong.
-after: The text behind them.
-fails: Whether the op fails, with an InvalidArgumentError. Otherwise it names
-  the first in a warning, on standard error.
+wrong: Shape [number of names].
+passed: A scalar: whether no item is wrong.
+names: Names of the items.
+before: Text before the names of the wrong items.
+after: Text after those names.
+fails: Whether the op fails with an InvalidArgumentError. If false, it names the
+  first wrong item in a warning on standard error.
 )doc");
 
 }  // namespace tf_hvd

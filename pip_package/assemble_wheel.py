@@ -1,9 +1,9 @@
-"""Makes the release's wheel of those for one minor version of TensorFlow each.
+"""Combines wheels for one minor version of TensorFlow each into the release's wheel.
 
     assemble_wheel.py --dist DIR --version VERSION WHEEL...
 
-They were built from one source: all but the libraries for TensorFlow, and what tells of them,
-must be the same bytes. Prints the wheel's path.
+All wheels must be built from the same source: except for the libraries for TensorFlow and their
+metadata, all files must be equal. Prints the wheel's path.
 """
 
 import argparse
@@ -45,22 +45,24 @@ def _ending(members: dict[str, bytes], ending: str) -> bytes:
 
 
 def differences(parts: list[Part]) -> list[str]:
-    """Why they do not belong together."""
+    """Reasons why the wheels do not belong together."""
     first, found = parts[0], []
     for part in parts[1:]:
         names = first.common.keys() | part.common.keys()
         other = [name for name in sorted(names) if first.common.get(name) != part.common.get(name)]
         if other:
-            found.append(f"{part.path.name} has another {', '.join(other)} than {first.path.name}")
+            found.append(f"{part.path.name} differs from {first.path.name} in {', '.join(other)}")
         if part.build["CXX_COMPILER"] != first.build["CXX_COMPILER"]:
-            found.append(f"{part.path.name} comes from another compiler than {first.path.name}")
+            found.append(
+                f"{part.path.name} was built by a different compiler than {first.path.name}"
+            )
         if part.libraries.keys() & first.libraries.keys():
             found.append(f"{part.path.name} is for the same TensorFlow as {first.path.name}")
     return found
 
 
 def assemble(parts: list[Part], version: str, dist: pathlib.Path) -> pathlib.Path:
-    """Writes the wheel of all parts into `dist`."""
+    """Write the combined wheel into `dist`."""
     builds = {minor: build for part in parts for minor, build in part.build["BUILDS"].items()}
     ascending = sorted(builds, key=lambda minor: tuple(map(int, minor.split("."))))
     draft = dist / f".{version}.zip"

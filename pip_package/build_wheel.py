@@ -1,7 +1,7 @@
 """Writes the wheel for one minor version of TensorFlow.
 
-Run by Bazel, which has to know the names of outputs: the wheel's own name, which has
-the platform in it, is written beside it.
+Run by Bazel, which must know the names of outputs in advance. The wheel's own name contains the
+platform, so it is written to a separate file.
 """
 
 import argparse
@@ -24,7 +24,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--tf-version", required=True)
     parser.add_argument("--tf-compiler", required=True)
     parser.add_argument("--cxx-compiler", required=True)
-    parser.add_argument("--c-libraries", default="", help="name=version,..., not the machine's")
+    parser.add_argument(
+        "--c-libraries",
+        default="",
+        help="versions of C libraries other than the machine's, as name=version,...",
+    )
     parser.add_argument("--mpi-versions", type=json.loads, required=True)
     parser.add_argument("--nvrtc-version", required=True)
     parser.add_argument("--cxx11-abi", type=int, required=True)
@@ -34,7 +38,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def built_with(arguments: argparse.Namespace) -> dict[str, str]:
-    """What the list of materials tells."""
+    """The versions in the software bill of materials."""
     return {
         "tensorflow": arguments.tf_version,
         "tensorflow compiler": arguments.tf_compiler,

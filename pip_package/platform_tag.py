@@ -1,4 +1,4 @@
-"""Which platforms a wheel runs on, by the symbols that its libraries really want."""
+"""Finds the platforms that a wheel supports, from the symbols that its libraries need."""
 
 import pathlib
 
@@ -6,20 +6,20 @@ from auditwheel.architecture import Architecture
 from auditwheel.libc import Libc
 from auditwheel.wheel_abi import analyze_wheel_abi
 
-# Found where it is: in the TensorFlow that has loaded it before ours is opened.
-# MPI's libraries are opened by name at run time, so that none is wanted here.
+# Provided by TensorFlow, which is loaded before our library is opened. MPI's libraries are opened
+# by name at run time, so none is needed here.
 OUTSIDE = frozenset({"libtensorflow_framework.so.2", "libtensorflow_cc.so.2"})
 
 
 class NotPortableError(Exception):
-    """The wheel would run on this machine alone."""
+    """The wheel would run only on this machine."""
 
 
 def platform_tag(wheel: pathlib.Path) -> str:
-    """The oldest manylinux tag whose policy (PEP 600) the wheel keeps.
+    """Return the oldest manylinux tag (PEP 600) with a policy that the wheel satisfies.
 
     Raises:
-      NotPortableError: it keeps none; the text has the library or instruction set.
+      NotPortableError: it satisfies none; the message has the library or instruction set.
     """
     found = analyze_wheel_abi(
         Libc.GLIBC,
@@ -33,6 +33,7 @@ def platform_tag(wheel: pathlib.Path) -> str:
     if policy == found.policies.linux:
         libraries = sorted(found.external_refs[found.policies.highest.name].libs)
         raise NotPortableError(
-            f"{wheel.name} keeps no manylinux policy; libraries that no policy has: {libraries}"
+            f"{wheel.name} satisfies no manylinux policy; "
+            f"libraries outside of all policies: {libraries}"
         )
     return str(policy.name)

@@ -1,26 +1,26 @@
-"""What the native libraries were made from, as CycloneDX has it (PEP 770)."""
+"""Software bill of materials of the native libraries, in CycloneDX (PEP 770)."""
 
 import json
 import uuid
 from collections.abc import Sequence
 from typing import Any
 
-# A namespace of our own, so that the same build has the same serial number.
+# A fixed namespace, so that the same build has the same serial number.
 _NAMESPACE = uuid.UUID("6f0f2d0e-3c2b-5d0c-9a55-3f6f1f7f9c11")
 
 
 def sbom_text(version: str, built_with: dict[str, str]) -> str:
-    """The document; the same bytes for the same build, so without a time.
+    """Return the document. It has no time, so that the same build gives the same bytes.
 
     Args:
-      version: of the wheel.
-      built_with: versions, by what they are of: see _components.
+      version: version of the wheel.
+      built_with: versions by component: see _components.
     """
     return _document(version, _components(built_with), _tools(built_with))
 
 
 def merged_sbom(texts: Sequence[str], version: str) -> str:
-    """That of a wheel which is made of the wheels with these documents."""
+    """Return the document of a wheel that combines the wheels with these documents."""
     parts: dict[str, Any] = {}
     tools: dict[str, Any] = {}
     for document in map(json.loads, texts):
@@ -54,7 +54,7 @@ def _document(version: str, parts: list[dict[str, Any]], tools: list[dict[str, A
 
 
 def _components(built_with: dict[str, str]) -> list[dict[str, Any]]:
-    """Those whose code, headers or inline functions are in the wheel's libraries."""
+    """Components with code, headers or inline functions in the wheel's libraries."""
     tensorflow = _package(
         "tensorflow-cpu",
         built_with["tensorflow"],
@@ -63,7 +63,7 @@ def _components(built_with: dict[str, str]) -> list[dict[str, Any]]:
     )
     tensorflow["description"] = (
         "Headers, with those of Abseil, Eigen and protobuf that it carries; "
-        f"the framework library is its own, compiled by {built_with['tensorflow compiler']}"
+        f"the framework library is TensorFlow's, compiled by {built_with['tensorflow compiler']}"
     )
     parts = [tensorflow]
     for family in ("openmpi", "mpich"):
@@ -85,18 +85,18 @@ def _components(built_with: dict[str, str]) -> list[dict[str, Any]]:
 
 
 def _tools(built_with: dict[str, str]) -> list[dict[str, Any]]:
-    """What compiled them."""
+    """Tools that compiled the libraries."""
     tools: list[dict[str, Any]] = [
         {"type": "application", "name": "C++ compiler", "version": built_with["compiler"]}
     ]
     if built_with["nvrtc"]:
         nvrtc = _package("nvidia-cuda-nvrtc-cu12", built_with["nvrtc"], "application", "nvrtc")
-        tools.append({**nvrtc, "description": "Compiles the code for GPUs"})
+        tools.append({**nvrtc, "description": "Compiles the GPU code"})
     return tools
 
 
 def _package(name: str, version: str, kind: str, reference: str) -> dict[str, Any]:
-    """A component that PyPI has under this name."""
-    # A plus sign of a local version is written so in a package URL.
+    """A component with this name on PyPI."""
+    # The plus sign of a local version is encoded like this in a package URL.
     url = f"pkg:pypi/{name.lower().replace('_', '-')}@{version.replace('+', '%2B')}"
     return {"type": kind, "bom-ref": reference, "name": name, "version": version, "purl": url}

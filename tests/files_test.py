@@ -1,6 +1,6 @@
-"""Files are opened by tf_hvd/core/files.py and by PutFile, or for a reason that is here.
+"""Only tf_hvd/core/files.py and PutFile open files; exceptions are listed here with a reason.
 
-CONTRIBUTING.md, "Files", has the list for readers.
+CONTRIBUTING.md, "Files", explains the list.
 """
 
 import ast
@@ -17,26 +17,26 @@ from architecture_test import CPP, OURS, all_faults
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-# Calls that open files, besides `open` and `np.load`: methods, and functions of modules.
+# Calls that open files, in addition to `open` and `np.load`: methods, and functions of modules.
 OPENS = {
     "open", "read_text", "read_bytes", "write_text", "write_bytes", "mmap", "memfd_create",
     "mkstemp", "mkdtemp", "TemporaryFile", "NamedTemporaryFile", "TemporaryDirectory",
     "GFile", "ZipFile", "File", "savez", "savefig",
 }  # fmt: skip
 FILES = "tf_hvd/core/files.py"
-# Which of them need not go through FILES, in which file, and why: CONTRIBUTING.md, "Files".
-PRIVATE_FOLDER = "a folder that is new and private"
-ANY_FILE_SYSTEM = "paths that only TensorFlow opens; written under a name that nobody can guess"
+# Calls that need not use FILES, by file, and the reason: see CONTRIBUTING.md, "Files".
+PRIVATE_FOLDER = "a new, private folder"
+ANY_FILE_SYSTEM = "paths that only TensorFlow opens; written under an unguessable name"
 OPENED_ELSEWHERE = {
     "tf_hvd/bench/native.py": {
         "tempfile.mkstemp": "memory for a measurement: a new file, the user's own",
         "os.open": "the same, on the other ranks",
         "mmap.mmap": "the same",
     },
-    "tf_hvd/bench/plot.py": {"figure.savefig": "writes to what files.writing has opened"},
+    "tf_hvd/bench/plot.py": {"figure.savefig": "writes to a file that files.writing has opened"},
     "tf_hvd/elastic/commit_file.py": {"mmap.mmap": "memory without a name"},
     "tf_hvd/keras/models.py": {
-        "zipfile.ZipFile": "a model that Keras has loaded by then",
+        "zipfile.ZipFile": "a model that Keras has already loaded",
         "archive.open": "a part of it",
         "h5py.File": "the same in the older form",
     },
@@ -47,38 +47,41 @@ OPENED_ELSEWHERE = {
         "tempfile.TemporaryDirectory": PRIVATE_FOLDER,
     },
     "tf_hvd/launch/commands/doctor.py": {"tempfile.TemporaryFile": "a file without a name"},
-    "tf_hvd/launch/job/leftovers.py": {"open": "a pipe of its own, by descriptor"},
+    "tf_hvd/launch/job/leftovers.py": {"open": "its own pipe, by descriptor"},
     "tf_hvd/launch/job/run_function.py": {"tempfile.mkdtemp": PRIVATE_FOLDER},
     "tf_hvd/launch/job/session.py": {"tempfile.mkdtemp": PRIVATE_FOLDER},
     "tf_hvd/launch/machine/commits.py": {"os.memfd_create": "memory without a name"},
     "tf_hvd/launch/machine/proc.py": {"open": "the kernel's files"},
     "tf_hvd/launch/machine/rank.py": {
-        "os.memfd_create": "memory without a name",
-        "os.open": "the same where the kernel has none: a new file, which loses its name at once",
+        "os.open": "memory if the kernel lacks memfd: a new file that is unlinked at once",
+    },
+    "tf_hvd/strip/formats.py": {
+        "zipfile.ZipFile": "in memory",
+        "archive.open": "a part of it",
     },
     "tf_hvd/strip/files.py": {"tf.io.gfile.GFile": ANY_FILE_SYSTEM},
 }
 
-# In C++ what is written goes through PutFile (runtime/events/rank_file.h).
+# C++ code writes files through PutFile (runtime/events/rank_file.h).
 CPP_OPENED_ELSEWHERE = {
     "base/processes.cc": "the kernel's files",
     "runtime/api/launcher_watch.cc": "the kernel's files",
     "runtime/events/rank_file.cc": "PutFile itself",
-    "runtime/events/timeline.cc": "a timeline's lock: follows no link, and waits for no pipe",
+    "runtime/events/timeline.cc": "a timeline's lock: follows no link and waits for no pipe",
     "runtime/transport/mpi_library/library.cc": "the user's MPI library, a regular file",
     "runtime/transport/segment/segment.cc": "shared memory: a new one",
 }
 
 
 def cpp_faults(path: str, text: str) -> list[str]:
-    """The same in C++, of files that are made or read as streams."""
+    """The same rule for C++: files that are created, or read as streams."""
     found = re.search(r"\b(?:fopen|[io]?fstream|O_CREAT|creat|mkstemp|mkdtemp)\b(?! *>)", text)
     known = path in CPP_OPENED_ELSEWHERE
     return [f"{path} has {found[0]}: use PutFile"] if found and not known else []
 
 
 def opening_calls(text: str) -> Iterator[ast.Call]:
-    """Calls that open a file, but for the kernel's and for folders."""
+    """Calls that open a file, except the kernel's files and folders."""
     for node in ast.walk(ast.parse(text)):
         name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
         method = name.rpartition(".")[1:]
@@ -113,7 +116,7 @@ def test_no_file_is_opened_without_precautions():
 
 
 @pytest.mark.parametrize("path", OPENED_ELSEWHERE)
-def test_what_is_opened_elsewhere_is_opened_there(path):
+def test_listed_exceptions_exist(path):
     made = {ast.unparse(node.func) for node in opening_calls((ROOT / path).read_text())}
     assert made == set(OPENED_ELSEWHERE[path])
 

@@ -1,4 +1,4 @@
-"""The wheel where pip puts it if it is asked to, and programs and the package in a zip."""
+"""Installations into other folders that pip supports, and programs and the package in a zip."""
 
 import os
 import pathlib
@@ -29,9 +29,9 @@ def wheel():
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory):
-    """That of an environment which has all that this one has, but no tf_hvd."""
+    """The Python of an environment that has everything of this one except tf_hvd."""
     folder = tmp_path_factory.mktemp("environment")
-    venv.create(folder, system_site_packages=True)  # else there is no --user
+    venv.create(folder, system_site_packages=True)  # otherwise --user does not exist
     site = sysconfig.get_path("purelib", vars={"base": str(folder)})
     for entry in pathlib.Path(sysconfig.get_path("purelib")).iterdir():
         if not entry.name.startswith("tf_hvd"):
@@ -41,7 +41,7 @@ def python(tmp_path_factory):
 
 @pytest.fixture
 def run(tmp_path, mpi_library):
-    """Runs a command to its end: exit code, output and errors."""
+    """Run a command to its end: exit code, output and errors."""
 
     def call(*command, family="openmpi", **variables):
         environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -78,8 +78,8 @@ def test_a_program_in_a_zip_by_an_install_elsewhere(
     assert all(file.startswith(str(tmp_path / "installed")) for _, file in lines)
 
 
-def test_a_program_that_puts_the_folder_on_its_path_by_itself(wheel, python, run, tmp_path):
-    """The launcher did not find its own modules."""
+def test_program_that_adds_the_folder_to_its_path(wheel, python, run, tmp_path):
+    """The launcher used not to find its own modules."""
     to = ["--target", "installed", "--quiet", "--no-deps", "--no-index"]
     assert run(python, "-m", "pip", "install", *to, wheel)[0] == 0
     program = "import sys; sys.path.insert(0, 'installed'); import tf_hvd; print(tf_hvd.run(dict))"
@@ -87,9 +87,9 @@ def test_a_program_that_puts_the_folder_on_its_path_by_itself(wheel, python, run
     assert (code, output) == (0, "[{}]\n"), errors
 
 
-def test_the_package_in_a_zip_is_refused_in_a_line(wheel, python, run):
+def test_package_in_a_zip_is_refused_in_one_line(wheel, python, run):
     """TensorFlow had not found the library, and `tf_hvd run` its own files."""
-    refused = f"tf_hvd cannot run from {wheel}: its native library and what it starts"
+    refused = f"tf_hvd cannot run from {wheel}: its native library and the programs"
     code, _, errors = run(python, "-c", "import tf_hvd", PYTHONPATH=wheel)
     assert code == 1
     assert errors.splitlines()[-1].startswith(f"ImportError: {refused}")

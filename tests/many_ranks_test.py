@@ -1,8 +1,9 @@
-"""Jobs of more ranks than other tests have, on however few cores: what grows with them.
+"""Jobs with more ranks than other tests, on any number of cores: resources that grow with ranks.
 
-Descriptors, segments, messages and what a launcher holds for each rank; not times.
+Checks descriptors, segments, messages and a launcher's resources for each rank, but no times.
 """
 
+import ctypes
 import os
 import pathlib
 import sys
@@ -13,10 +14,10 @@ import tensorflow as tf
 import tf_hvd
 from tf_hvd.core import _native
 
-# Without TensorFlow, but for the library in which ours finds its functions: 5 MB for each rank.
+# Without TensorFlow, except the library with functions that ours needs: 5 MB per rank.
 C_API = """
 import ctypes, sys
-framework, library, folder, size = sys.argv[1:]
+framework, library, folder, size, options_bytes = sys.argv[1:]
 ctypes.CDLL(framework, ctypes.RTLD_GLOBAL)
 native, size = ctypes.CDLL(library), int(size)
 error = ctypes.create_string_buffer(4096)
@@ -35,21 +36,22 @@ def add(ranks):
     assert there[: len(ranks)] == ranks
     return number.value
 
-options = (ctypes.c_char_p * 9)(folder.encode())  # tf_hvd_init_options: all else is nothing
+slots = int(options_bytes) // ctypes.sizeof(ctypes.c_char_p)
+options = (ctypes.c_char_p * slots)(folder.encode())  # tf_hvd_init_options: other fields are zero
 check(native.tf_hvd_init, ctypes.byref(options))
 rank = native.tf_hvd_rank()
 assert native.tf_hvd_size() == native.tf_hvd_local_size() == size
-# Each rank gives its own number as often as it says; -1 ends its part.
+# Each rank gives its own number rank % 3 times; -1 ends its part.
 expected = [number for each in range(size) for number in (*[each] * (each % 3), -1)]
 there, length = numbers([0] * len(expected)), ctypes.c_int()
 own = [rank] * (rank % 3)
 check(native.tf_hvd_gather_ranks, numbers(own), len(own), there, len(there), ctypes.byref(length))
 assert (length.value, list(there)) == (len(expected), expected)
 assert [add([rank, rank + size // 2]) for rank in range(4)] == [1, 2, 3, 4]
-everyone_but_one = add([each for each in range(size) if each != 5])
-check(native.tf_hvd_remove_process_set, everyone_but_one)
-native.tf_hvd_shutdown(b"the program is through", 1)
-sys.stdout.write(f"rank {rank} is through\\n")
+all_but_one = add([each for each in range(size) if each != 5])
+check(native.tf_hvd_remove_process_set, all_but_one)
+native.tf_hvd_shutdown(b"the program has ended", 1)
+sys.stdout.write(f"rank {rank} has ended\\n")
 """
 TRAINING = """
 import sys
@@ -63,13 +65,13 @@ hvd.init()
 rank, size = hvd.rank(), hvd.size()
 
 @tf.function(autograph=False)
-def many(x):  # which are fused
+def many(x):  # these are fused
     return [hvd.allreduce(x + i, op=hvd.Sum, name=f"many.{i}") for i in range(40)]
 
 total = size * (size - 1) / 2
 for i, found in enumerate(many(tf.fill([7], float(rank)))):
     assert (found.numpy() == total + size * i).all(), (i, found)
-gathered = hvd.allgather(tf.fill([rank], rank))  # the first gives nothing
+gathered = hvd.allgather(tf.fill([rank], rank))  # rank 0 has no rows
 assert gathered.numpy().tolist() == [each for each in range(size) for _ in range(each)]
 large = hvd.broadcast(tf.fill([1 << 20], float(rank)), root_rank=size - 1)
 assert (large.numpy() == size - 1).all()
@@ -85,13 +87,13 @@ x, y = np.full([4, 3], rank, np.float32), np.ones([4, 2], np.float32)
 model.fit(x, y, epochs=2, verbose=0, callbacks=[broadcast])
 weights = hvd.allgather_object(model.get_weights())
 assert all(np.array_equal(a, b) for other in weights for a, b in zip(weights[0], other))
-sys.stdout.write(f"rank {rank} is through\\n")
+sys.stdout.write(f"rank {rank} has ended\\n")
 """
 
 
 @pytest.fixture
 def lines_of(tmp_path, run_to_end, mpi_library):
-    """Runs a program on so many ranks, which all must come to its end."""
+    """Run a program on `ranks` ranks, all of which must reach its end."""
 
     def run(text, ranks, *arguments):
         program = tmp_path / "program.py"
@@ -101,21 +103,23 @@ def lines_of(tmp_path, run_to_end, mpi_library):
         environ = {**os.environ, "TF_HVD_MPI_LIBRARY": str(mpi_library("openmpi"))}
         code, output = run_to_end(command, environ, 600)
         assert code == 0, output
-        through = {line for line in output.splitlines() if line.endswith(" is through")}
-        assert through == {f"rank {rank} is through" for rank in range(ranks)}
+        ended = {line for line in output.splitlines() if line.endswith(" has ended")}
+        assert ended == {f"rank {rank} has ended" for rank in range(ranks)}
 
     return run
 
 
 @pytest.mark.tier2
 def test_64_ranks_by_the_c_api(lines_of):
-    """32 for each core of a small machine: oversubscribed; 0.4 GB of memory together."""
+    """32 per core of a small machine: oversubscribed; 0.4 GB of memory in total."""
     framework = pathlib.Path(tf.sysconfig.get_lib()) / "libtensorflow_framework.so.2"
     library = _native.library._name
-    lines_of(C_API, 64, framework, library, pathlib.Path(tf_hvd.__file__).parent, 64)
+    folder = pathlib.Path(tf_hvd.__file__).parent
+    options_bytes = ctypes.sizeof(_native._InitOptions)
+    lines_of(C_API, 64, framework, library, folder, 64, options_bytes)
 
 
 @pytest.mark.tier2
 def test_16_ranks_train(lines_of):
-    """8 for each core of a small machine: oversubscribed; 3.3 GB of memory together."""
+    """8 per core of a small machine: oversubscribed; 3.3 GB of memory in total."""
     lines_of(TRAINING, 16)

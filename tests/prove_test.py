@@ -1,4 +1,4 @@
-"""The short forms of `./dev prove`: that its programs still find what they look for."""
+"""The short forms of `./dev prove`: its programs still find the expected results."""
 
 import pathlib
 import sys
@@ -10,9 +10,9 @@ sys.path.append(str(HERE / "prove"))
 import call  # noqa: E402
 import line_coverage  # noqa: E402
 
-# The wheel for each TensorFlow is tests/wheel_test.py's and tests/containers'; the seeds are
-# those of the C++ tests, fuzz those of programs_test.py and training_programs_test.py, and of the
-# tests of damaged data; elastic that of elastic/jobs_test.py.
+# Other proofs run elsewhere: the wheel for each TensorFlow in tests/wheel_test.py and
+# tests/containers; the seeds in the C++ tests; fuzz in programs_test.py, training_programs_test.py
+# and the tests of damaged data; elastic in elastic/jobs_test.py.
 SHORT = ("faults", "kills", "soak", "sizes")
 
 
@@ -24,8 +24,8 @@ def test_the_short_form(name):
     assert table.markdown().count("\n") == len(table.rows) + 2
 
 
-def test_a_line_that_is_reached_in_one_copy_of_the_package_counts_once():
-    """Copies that tests make elsewhere took the place of the package itself."""
+def test_a_line_reached_in_one_copy_of_the_package_counts_once():
+    """Copies that tests make elsewhere used to replace the package itself."""
     one = {"executed_lines": [1, 2], "missing_lines": [3, 4]}
     other = {"executed_lines": [3], "missing_lines": [1, 2, 4]}
     files = {"/a/tf_hvd/launch/job/run.py": one, "/b c/lib/tf_hvd/launch/job/run.py": other}
@@ -51,8 +51,8 @@ void Queue::Push(const Request& request) {
 """
 
 
-def test_a_form_is_what_tells_facts_itself_and_is_made():
-    """A queue only collects them, and what is only read is not made."""
+def test_a_form_has_its_own_facts_and_is_constructed():
+    """A queue only collects them, and a class that is only read is not constructed."""
     ran = {("a.h", SOURCE.count("\n", 0, SOURCE.index(text)) + 1) for text in ("void", "Entry e")}
     forms = call.forms_of({"a.h": SOURCE}, ran, set())
     assert [form.name for form in forms] == ["Entry"]

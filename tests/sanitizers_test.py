@@ -1,6 +1,6 @@
 """Runs the C++ tests under AddressSanitizer with UBSan, and under ThreadSanitizer.
 
-In a lane of their own: they compile while the others' ranks wait.
+In a separate lane: it compiles while the ranks of other lanes wait.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What is in the wheel, and what the shared objects in it show and want."""
+"""The contents of the wheel, and the symbols that its shared objects export and need."""
 
 import base64
 import csv
@@ -26,8 +26,8 @@ from tf_hvd.core import wheels
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WHEELS_SH = ROOT / "dev_support/wheels.sh"
-EM_CUDA = 190  # the machine of an ELF file for NVIDIA's GPUs
-MINOR = "2.21"  # what ./dev build builds for
+EM_CUDA = 190  # the ELF machine of code for NVIDIA's GPUs
+MINOR = "2.21"  # the target of ./dev build
 LIBRARY = f"_tf_hvd_{MINOR}.so"
 XLA_LIBRARY = f"_tf_hvd_xla_{MINOR}.so"
 NATIVE = [
@@ -43,7 +43,7 @@ VERSION = re.search(r'"([\d.]+)"', (ROOT / "pip_package/version.bzl").read_text(
 
 @pytest.fixture(scope="module")
 def wheel():
-    # Wheels for older machines may lie beside that of this build.
+    # Wheels for older machines may be next to that of this build.
     name = (ROOT / "build/wheel_name.txt").read_text().strip()
     with zipfile.ZipFile(ROOT / "dist" / name) as file:
         yield file
@@ -67,7 +67,7 @@ def test_every_python_file_of_the_checkout_is_in_it(wheel):
     ours = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tf_hvd").rglob("*.py")}
     packed = {name for name in wheel.namelist() if name.endswith(".py")}
     assert packed == ours | {"tf_hvd/_build_info.py", "tf_hvd_command.py"}
-    assert "tf_hvd/py.typed" in wheel.namelist()  # type checkers may read them
+    assert "tf_hvd/py.typed" in wheel.namelist()  # for type checkers
 
 
 def test_metadata(wheel):
@@ -88,19 +88,20 @@ def test_metadata(wheel):
     ]
     required = metadata.get_all("Requires-Dist")
     assert set(said["dependencies"]) < set(required)
+    assert dict(url.split(", ") for url in metadata.get_all("Project-URL")) == said["urls"]
     assert f'tensorflow-cpu=={MINOR}.*; extra == "cpu"' in required
     assert f'tensorflow[and-cuda]=={MINOR}.*; extra == "gpu"' in required
 
 
-def test_metadata_is_what_an_index_takes(wheel):
-    """And the README is shown as a page."""
+def test_metadata_is_accepted_by_an_index(wheel):
+    """And the README is rendered as a page."""
     check = [sys.executable, "-m", "twine", "check", "--strict", wheel.filename]
     done = finished(check)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_platform_is_what_the_symbols_allow(wheel):
-    """By a reading of our own: auditwheel's policy gave the tag."""
+def test_platform_matches_the_symbols(wheel):
+    """Read independently of auditwheel, which determined the tag by its policy."""
     wanted = {"GLIBC": (0,), "GLIBCXX": (0,)}
     with tempfile.TemporaryDirectory() as folder:
         for name in NATIVE:
@@ -113,7 +114,7 @@ def test_platform_is_what_the_symbols_allow(wheel):
     assert f"-py3-none-manylinux_{tag}_x86_64.whl" in wheel.filename
     promised = tuple(map(int, tag.split("_")))
     assert promised >= wanted["GLIBC"] > (2, 2)
-    # The libstdc++ of GCC 8, which machines with glibc 2.27 have, and those of later ones.
+    # The libstdc++ of GCC 8, which machines with glibc 2.27 have, and later ones.
     newest = {(2, 27): (3, 4, 24), (2, 31): (3, 4, 28), (2, 34): (3, 4, 29), (2, 35): (3, 4, 30)}
     if promised in newest:
         assert wanted["GLIBCXX"] <= newest[promised]
@@ -123,8 +124,8 @@ def tag_lines(wheel):
     return member(wheel, "dist-info/WHEEL").decode()
 
 
-def test_library_that_no_policy_has_is_refused(tmp_path):
-    """A wheel whose library wants one of this machine alone has no tag to bear."""
+def test_library_outside_of_all_policies_is_refused(tmp_path):
+    """A wheel with a library that needs one of this machine only cannot have a tag."""
     (tmp_path / "other.c").write_text("int other(void) { return 1; }\n")
     (tmp_path / "ours.c").write_text(
         "#include <stdlib.h>\nint other(void);\nint ours(void) { return other() + rand(); }\n"
@@ -144,11 +145,11 @@ def test_library_that_no_policy_has_is_refused(tmp_path):
     environ = {**os.environ, "PYTHONPATH": str(ROOT / "pip_package")}
     done = finished([sys.executable, "-c", look, draft], env=environ)
     assert done.returncode == 1
-    assert "libraries that no policy has: ['libother.so']" in done.stderr
+    assert "libraries outside of all policies: ['libother.so']" in done.stderr
 
 
 def test_two_builds_of_the_same_inputs_are_the_same_bytes(wheel, tmp_path):
-    """The parts that are made, from what the wheel says of itself; the zip's times are fixed."""
+    """Compares generated parts, made from the wheel's own metadata; the zip's times are fixed."""
     assert {info.date_time for info in wheel.infolist()} == {(1980, 1, 1, 0, 0, 0)}
     assert [info.filename for info in wheel.infolist()][:-1] == sorted(
         name for name in wheel.namelist() if not name.endswith("/RECORD")
@@ -156,11 +157,11 @@ def test_two_builds_of_the_same_inputs_are_the_same_bytes(wheel, tmp_path):
     assert str(ROOT).encode() not in b"".join(wheel.read(name) for name in wheel.namelist())
 
 
-def test_list_of_materials(wheel):
-    """CycloneDX by its schema, and what this build was really made with."""
+def test_bill_of_materials(wheel):
+    """Valid CycloneDX, with the versions that this build used."""
     text = member(wheel, "dist-info/sboms/tf_hvd.cdx.json").decode()
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
-    # The validator sees a fault.
+    # The validator detects a fault.
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text.replace('"CycloneDX"', '"x"'))
     document = json.loads(text)
     assert document["metadata"]["component"]["version"] == f"{VERSION}+tf{MINOR}"
@@ -178,13 +179,13 @@ def test_list_of_materials(wheel):
 
 
 def mpich_version():
-    """That of the prefix that ./dev keeps below the environment."""
+    """The MPICH version of the prefix that ./dev keeps below the environment."""
     (folder,) = pathlib.Path(sys.prefix, "mpi/mpich").glob("lib/python3*/site-packages/mpich-*")
     return folder.name.removesuffix(".dist-info").removeprefix("mpich-")
 
 
 def test_version_is_that_of_the_wheel(wheel):
-    """`tf_hvd.__version__`, pip's and what `tf_hvd --version` prints."""
+    """`tf_hvd.__version__`, pip's version and the output of `tf_hvd --version`."""
     version = email.message_from_bytes(member(wheel, "METADATA"))["Version"]
     show = [sys.executable, "-P", "-c", "import tf_hvd; print(tf_hvd.__version__)"]
     assert lines_of(*show) == [version] == [importlib.metadata.version("tf_hvd")]
@@ -221,13 +222,13 @@ def lines_of(*command):
 
 def test_only_the_c_interface_is_visible(library):
     names = [line.split()[-1] for line in lines_of("nm", "-D", "--defined-only", str(library))]
-    # This one stands before the C library's function.
+    # This symbol precedes the C library's function.
     own = ["bind"] if library.name == "libtf_hvd_listen.so" else []
     assert names
     assert [name for name in names if not name.startswith("tf_hvd_")] == own
 
 
-def test_no_library_of_this_machine_is_wanted(library):
+def test_no_library_of_this_machine_is_needed(library):
     dynamic = lines_of("readelf", "-d", str(library))
     assert [line for line in dynamic if "RPATH" in line or "RUNPATH" in line] == []
     wanted = {re.search(r"\[(.*)\]", line)[1] for line in dynamic if "NEEDED" in line}
@@ -255,14 +256,14 @@ def test_machine_without_a_gpu_needs_nothing_of_cuda(library):
 
 
 def test_code_for_gpus(wheel):
-    """Machine code for each architecture, and PTX for those that come later."""
+    """Machine code for each architecture, and PTX for later ones."""
     library = member(wheel, f"/{LIBRARY}")
     capabilities = set()
     for found in re.finditer(rb"\x7fELF\x02\x01", library):
         machine = struct.unpack_from("<H", library, found.start() + 18)[0]
         flags = struct.unpack_from("<I", library, found.start() + 48)[0]
         if machine == EM_CUDA:
-            # Where the capability stands in the flags has changed with 10.0.
+            # The position of the capability in the flags changed with 10.0.
             capabilities.add(flags & 0xFF if flags & 0xFF > 2 else flags >> 8 & 0xFF)
     assert capabilities == {60, 70, 75, 80, 86, 89, 90, 100, 103, 120}
     assert re.findall(rb"\.target (sm_\d+)", library) == [b"sm_90"]
@@ -270,10 +271,10 @@ def test_code_for_gpus(wheel):
 
 def test_size(wheel):
     size = pathlib.Path(wheel.filename).stat().st_size
-    assert size < 4 << 20, "code for GPUs takes half a megabyte of it"
+    assert size < 4 << 20, "the GPU code takes half a megabyte of it"
 
 
-def test_the_installed_package_is_the_wheels():
+def test_the_installed_package_is_that_of_the_wheel():
     where = [sys.executable, "-P", "-c", "import tf_hvd; print(tf_hvd.__file__)"]
     (file,) = lines_of(*where)
     assert "site-packages" in pathlib.Path(file).parts
@@ -292,7 +293,7 @@ def test_the_console_scripts(wheel):
 
 
 def as_if_for(minor, wheel, folder, **changes):
-    """A copy of the wheel that says it is for another TensorFlow."""
+    """A copy of the wheel that claims to be for another TensorFlow."""
     path = folder / f"tf_hvd-0-{minor}.whl"
     with zipfile.ZipFile(path, "w") as copy:
         for name in wheel.namelist():
@@ -333,13 +334,13 @@ def test_release_carries_a_library_for_each_minor(wheel, tmp_path):
         versions = [part["version"] for part in json.loads(materials)["components"]]
         assert sorted(v for v in versions if v.startswith("2.2"))[0].startswith("2.20")
         test_record_names_every_member_with_its_hash(release)
-        test_metadata_is_what_an_index_takes(release)
+        test_metadata_is_accepted_by_an_index(release)
 
 
 def test_parts_of_different_sources_make_no_release(wheel, tmp_path):
     older = as_if_for("2.20", wheel, tmp_path, **{"py.typed": b"# another\n"})
     done = assembled(tmp_path, older, as_if_for(MINOR, wheel, tmp_path))
     assert done.returncode == 1
-    assert "has another tf_hvd/py.typed than tf_hvd-0-2.20.whl" in done.stderr
+    assert "differs from tf_hvd-0-2.20.whl in tf_hvd/py.typed" in done.stderr
     done = assembled(tmp_path, older, older)
     assert "is for the same TensorFlow as" in done.stderr

@@ -1,4 +1,4 @@
-"""`python -m tf_hvd`: the command, in place of this process, which has loaded TensorFlow."""
+"""`python -m tf_hvd`: replace this process, which has loaded TensorFlow, with the command."""
 
 import os
 import sys

@@ -14,8 +14,8 @@
 namespace tf_hvd::scale {
 namespace {
 
-// One range of addresses, so that whether something is there is two
-// comparisons.
+// One range of addresses, so that two comparisons tell whether an address is in
+// it.
 constexpr size_t kNowhereBytes = size_t{16} << 40;
 constexpr size_t kPage = 4096;
 
@@ -94,7 +94,7 @@ void* __wrap_memset(void* to, int value, size_t bytes) {
   return __real_memset(to, value, bytes);
 }
 
-// std::chrono::steady_clock::now(); a time point is its one number.
+// std::chrono::steady_clock::now(); a time point has a single number.
 int64_t __wrap__ZNSt6chrono3_V212steady_clock3nowEv() {
   const auto* const time = tf_hvd::scale::VirtualTime::current();
   if (time != nullptr) return time->now();
@@ -105,7 +105,7 @@ int64_t __wrap__ZNSt6chrono3_V212steady_clock3nowEv() {
 
 namespace tf_hvd {
 
-// tf_hvd::ReduceInputs, which is C++ and is wrapped by its mangled name.
+// tf_hvd::ReduceInputs, a C++ function wrapped by its mangled name.
 void RealReduce(const ReduceOptions& options, const std::vector<const void*>& inputs, int64_t count, void* output, void* copy, Stores stores) asm(
     "__real__ZN6tf_hvd12ReduceInputsERKNS_13ReduceOptionsERKSt6vectorIPKvSaIS5_"
     "EElPvSA_NS_6StoresE");

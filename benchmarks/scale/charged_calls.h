@@ -1,9 +1,9 @@
-// What costs time in the runtime's code, and the clock that it reads: copies,
-// sums and the time are calls to these functions instead (the linker's --wrap,
-// see BUILD), so that what is simulated is the code that is shipped.
+// Virtual time for the runtime's code: copies, sums and clock readings call
+// these functions instead (the linker's --wrap, see BUILD), so that the
+// simulation runs the code that is shipped.
 //
-// Tensors and slots lie at addresses where nothing is: a copy from or to there
-// is charged, and not made. All else is copied as ever.
+// Tensors and slots are at addresses without memory: a copy from or to there is
+// charged but not made. All other copies are made as usual.
 #ifndef TF_HVD_BENCHMARKS_SCALE_CHARGED_CALLS_H_
 #define TF_HVD_BENCHMARKS_SCALE_CHARGED_CALLS_H_
 
@@ -11,18 +11,18 @@
 
 namespace tf_hvd::scale {
 
-// What a core does, nanoseconds.
+// Costs of a core in nanoseconds.
 struct CoreCosts {
   double call_ns = 20;          // each copy or sum
-  double copy_byte_ns = 0.1;    // each byte that is copied
-  double reduce_byte_ns = 0.1;  // each byte of each input that is summed
+  double copy_byte_ns = 0.1;    // each copied byte
+  double reduce_byte_ns = 0.1;  // each byte of each summed input
 };
 
 void SetCoreCosts(const CoreCosts& costs);
 
-// Addresses for `bytes` bytes. Never given back.
+// Reserves addresses for `bytes` bytes. They are never released.
 char* ReserveAddresses(size_t bytes);
-// The first bytes of what was reserved are memory after all, all zero.
+// Backs the first bytes of the reserved range with memory, all zero.
 void BackWithMemory(char* reserved, size_t bytes);
 
 }  // namespace tf_hvd::scale

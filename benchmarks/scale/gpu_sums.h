@@ -1,6 +1,5 @@
-// Sums of tensors in the memory of GPUs, as NCCL makes them: the calls of all
-// ranks follow each other on a stream, and one begins when the last rank has
-// come.
+// Sums of tensors in GPU memory, as NCCL makes them: the calls of all ranks
+// follow each other on a stream, and one starts when the last rank has arrived.
 #ifndef TF_HVD_BENCHMARKS_SCALE_GPU_SUMS_H_
 #define TF_HVD_BENCHMARKS_SCALE_GPU_SUMS_H_
 
@@ -20,22 +19,23 @@ namespace tf_hvd::scale {
 
 enum class GpuAlgorithm { kRing, kTrees };
 
-// What a GPU does with several tensors that are summed as one: it packs them,
-// and unpacks the sums.
+// Costs of a GPU when it sums several tensors as one: it packs them and unpacks
+// the sums.
 struct PackCosts {
-  double launch_ns = 5000;  // of a kernel, or a copy
+  double launch_ns = 5000;  // of a kernel or a copy
   double byte_ns = 0.005;
 };
 
-// The stream that all ranks have in common.
+// The stream that all ranks share.
 class GpuStream {
  public:
   GpuStream(VirtualTime* time, Network* network, GpuAlgorithm algorithm,
             const PackCosts& pack)
       : time_(time), network_(network), algorithm_(algorithm), pack_(pack) {}
 
-  // A rank makes the call of that number, of so many tensors; packing takes so
-  // many launches, each way. `done` is called when the sum is there.
+  // A rank makes the call with this number, for `tensors` tensors; packing and
+  // unpacking each take as many launches. `done` is called when the sum is
+  // complete.
   void Call(uint64_t number, double bytes, size_t tensors, size_t launches,
             std::function<void()> done);
 
@@ -54,7 +54,7 @@ class GpuStream {
   double free_ns_ = 0;
 };
 
-// As Backend, of one rank.
+// The Backend of one rank.
 class GpuSums final : public Backend {
  public:
   GpuSums(GpuStream* stream, WakeRank wake, int rank)
@@ -66,7 +66,7 @@ class GpuSums final : public Backend {
   }
   Status Make(OperationSpec spec,
               std::unique_ptr<Operation>* operation) override;
-  // As GpuBackend's.
+  // Like GpuBackend's.
   size_t window() const override { return 8; }
 
  private:

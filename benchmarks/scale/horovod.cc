@@ -45,7 +45,7 @@ void Horovod::Tell(size_t rank) {
   });
 }
 
-// Rank 0 reads the messages one after the other, and answers so.
+// Rank 0 reads and answers the messages one after the other.
 void Horovod::Answer() {
   heard_ = 0;
   const auto answer = std::make_shared<const std::vector<Fused>>(Fuse());
@@ -81,7 +81,7 @@ void Horovod::Take(size_t rank, const std::vector<Fused>& answer) {
     for (const size_t tensor : fused.tensors) {
       done.push_back(std::move(one.done[tensor]));
     }
-    // Each tensor is copied by itself.
+    // Each tensor is copied separately.
     stream_->Call(one.calls++, fused.bytes, fused.tensors.size(),
                   fused.tensors.size(), [done = std::move(done)] {
                     for (const auto& each : done) each();

@@ -1,6 +1,6 @@
-// Horovod's way to agree and to fuse, as it was when its scaling was measured
-// (2017, before 0.12): once in a cycle each rank tells rank 0 which tensors it
-// has, and waits for the answer: those that all ranks have, in fused calls.
+// Horovod's agreement and fusion at the time its scaling was measured (2017,
+// before 0.12). Once per cycle each rank reports its tensors to rank 0 and
+// waits for the answer: the tensors that all ranks have, in fused calls.
 #ifndef TF_HVD_BENCHMARKS_SCALE_HOROVOD_H_
 #define TF_HVD_BENCHMARKS_SCALE_HOROVOD_H_
 
@@ -22,7 +22,7 @@ struct HorovodSettings {
 
 class Horovod {
  public:
-  // `bytes`: of each tensor.
+  // `bytes`: the size of each tensor.
   Horovod(VirtualTime* time, Network* network, GpuStream* stream,
           const HorovodSettings& settings, std::vector<double> bytes);
 
@@ -51,10 +51,10 @@ class Horovod {
   const HorovodSettings settings_;
   const std::vector<double> bytes_;
   std::vector<Rank> ranks_;
-  // Rank 0's.
-  std::vector<size_t> told_;   // by tensor: ranks that have it
-  std::vector<size_t> ready_;  // tensors that all have, in their order
-  size_t heard_ = 0;           // ranks, in this cycle
+  // On rank 0:
+  std::vector<size_t> told_;   // by tensor: number of ranks that have it
+  std::vector<size_t> ready_;  // tensors that all ranks have, in their order
+  size_t heard_ = 0;           // ranks that reported in this cycle
   double cycle_began_ns_ = 0;
 };
 

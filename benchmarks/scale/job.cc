@@ -40,8 +40,8 @@ std::vector<size_t> NodeOfEach(const Topology& topology) {
   return nodes;
 }
 
-// What a rank asks the runtime for. The tensors of all ranks lie at the same
-// addresses, at which nothing is.
+// A rank's requests to the runtime. The tensors of all ranks are at the same
+// addresses, which have no memory.
 Entry EntryOf(const Gradients& gradients, bool gpu, char* tensors) {
   Entry entry;
   entry.name = gradients.name;
@@ -131,7 +131,7 @@ class OwnRanks {
   const JobSettings& settings_;
   Surroundings common_;
   MailRoom room_;
-  std::vector<char*> tensors_;  // by gradients
+  std::vector<char*> tensors_;  // by index of gradients
   std::vector<std::unique_ptr<SimRank>> ranks_;
 };
 
@@ -142,7 +142,7 @@ JobResult Measure(const JobSettings& settings, VirtualTime* time,
   training.Start();
   while (!training.ended()) {
     if (time->RunNext()) continue;
-    std::fprintf(stderr, "the simulated job stands still\n");
+    std::fprintf(stderr, "the simulated job makes no progress\n");
     std::exit(1);
   }
   JobResult result;

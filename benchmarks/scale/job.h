@@ -1,5 +1,5 @@
-// A simulated job: so many nodes with so many ranks, what they train, and who
-// sums.
+// A simulated job: its nodes and ranks, the training, and the implementation of
+// the sums.
 #ifndef TF_HVD_BENCHMARKS_SCALE_JOB_H_
 #define TF_HVD_BENCHMARKS_SCALE_JOB_H_
 
@@ -15,7 +15,7 @@
 
 namespace tf_hvd::scale {
 
-// Who sums.
+// The implementation of the sums.
 enum class Schedule {
   kHost,     // this project's backends, in the memory of hosts
   kGpu,      // this project's agreement, and NCCL
@@ -38,8 +38,8 @@ struct JobSettings {
 
 struct JobResult {
   std::vector<double> steps_ns;
-  // Between nodes, in all steps: of the agreement, and of tensors that lie in
-  // the memory of hosts.
+  // Counts between nodes, over all steps: messages of the agreement, and of
+  // tensors in host memory.
   uint64_t agreement_messages = 0;
   uint64_t data_messages = 0;
   double agreement_bytes = 0;

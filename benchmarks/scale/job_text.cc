@@ -16,7 +16,7 @@ namespace tf_hvd::scale {
 namespace {
 
 using Words = std::vector<std::string>;
-// Takes what a setting is set to; what is asked for instead, or nothing.
+// Reads a setting's value; returns a description of valid values on failure.
 using Read = std::function<std::optional<std::string>(const Words&)>;
 
 constexpr int kMostRanks = 100'000;
@@ -25,7 +25,7 @@ constexpr double kMostByteNs = 1e6;  // a kilobyte in a second
 constexpr int64_t kMostElements = int64_t{1} << 32;
 constexpr double kMostBytes = 1e13;
 
-// All of a word. Of a number that is not finite there is no use.
+// Reads a whole word. Numbers must be finite.
 template <typename T>
 bool Parse(const std::string& word, T* to) {
   const char* const end = word.data() + word.size();
@@ -81,10 +81,10 @@ Read GradientsOf(std::vector<Gradients>* all) {
   return [all](const Words& words) -> std::optional<std::string> {
     Gradients one;
     if (words.size() < 2 || !ParseWithin(words[1], 0.0, kMostNs, &one.ready_ns))
-      return "a name, and when they are there: " + Within(0.0, kMostNs);
+      return "a name and the time when they are ready: " + Within(0.0, kMostNs);
     one.name = words[0];
     for (const Gradients& other : *all) {
-      if (other.name == one.name) return "a name that no others have";
+      if (other.name == one.name) return "a name that is not used yet";
     }
     for (size_t i = 2; i < words.size(); ++i) {
       int64_t count = 0;
@@ -125,7 +125,7 @@ void AddCosts(JobSettings* job, Settings* to) {
       {"call_ns", Ns(&job->core.call_ns)},
       {"copy_byte_ns", NsOfByte(&job->core.copy_byte_ns)},
       {"reduce_byte_ns", NsOfByte(&job->core.reduce_byte_ns)},
-      // Time goes on with every turn, and with every cycle of Horovod's.
+      // Every turn, and every cycle of Horovod's, must take time.
       {"turn_ns", Number(&job->loop.turn_ns, 1.0, kMostNs)},
       {"cycle_ns", Number(&job->horovod.cycle_ns, 1000.0, kMostNs)},
       {"line_ns", Ns(&job->loop.line_ns)},
@@ -166,7 +166,7 @@ Settings SettingsOf(JobSettings* job) {
   return settings;
 }
 
-// What only all settings together say.
+// Errors of settings in combination.
 std::optional<std::string> FaultOf(const JobSettings& job) {
   if (int64_t{job.nodes} * job.ranks_per_node > kMostRanks) {
     return "more than " + std::to_string(kMostRanks) + " ranks";
@@ -175,7 +175,7 @@ std::optional<std::string> FaultOf(const JobSettings& job) {
   if (jitter.empty()) return {};
   const double least = *std::min_element(jitter.begin(), jitter.end());
   if (1 + job.training.jitter_scale * (least - 1) < 0) {
-    return "so large a jitter_scale makes steps shorter than nothing";
+    return "jitter_scale is too large: steps would have negative times";
   }
   return {};
 }
@@ -187,7 +187,7 @@ Words WordsOf(const std::string& line) {
   return words;
 }
 
-// What is wrong with a line.
+// Returns the error of a line.
 std::optional<std::string> Take(const Settings& settings, Words words,
                                 std::set<std::string>* seen) {
   const std::string name = words[0];

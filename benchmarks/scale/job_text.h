@@ -1,13 +1,14 @@
-// A job as text, a setting in each line: its name, and what it is set to. Empty
-// lines say nothing. "gradients NAME READY_NS ELEMENTS...", in any number of
-// lines, is what is summed together, and when it is there; without elements it
-// is a barrier. "jitter TIMES..." are times of a step by their mean.
+// A job as text: each line has a setting's name and its value. Empty lines are
+// ignored. "gradients NAME READY_NS ELEMENTS...", in any number of lines, lists
+// tensors that are summed together and the time when they are ready; without
+// elements it is a barrier. "jitter TIMES..." lists times of a step divided by
+// their mean.
 //
-// What a schedule has no use for is accepted and ignored. Only horovod looks at
-// cycle_ns and fusion_bytes, but not at what the loop of a rank costs (turn_ns,
+// Settings that a schedule does not use are accepted and ignored. Only horovod
+// uses cycle_ns and fusion_bytes; it ignores the loop costs of a rank (turn_ns,
 // line_ns, wake_ns, submit_ns, spin_ns), fusion_threshold, and burst_bytes.
-// Only host looks at call_ns, copy_byte_ns, reduce_byte_ns and eager_bytes, but
-// not at algorithm, launch_ns and pack_byte_ns.
+// Only host uses call_ns, copy_byte_ns, reduce_byte_ns and eager_bytes; it
+// ignores algorithm, launch_ns and pack_byte_ns.
 #ifndef TF_HVD_BENCHMARKS_SCALE_JOB_TEXT_H_
 #define TF_HVD_BENCHMARKS_SCALE_JOB_TEXT_H_
 
@@ -18,11 +19,12 @@
 
 namespace tf_hvd::scale {
 
-// Reads all of it. False: `error` says in one line what is wrong, and where.
+// Reads all of it. On failure returns false and sets `error` to one line with
+// the line and the reason.
 bool ReadJob(std::istream& input, JobSettings* job, std::string* error);
 
-// How a job went, as one line of JSON: its steps, and of this project's
-// schedules what was sent between nodes.
+// A job's result as one line of JSON: its steps and, for this project's
+// schedules, the messages and bytes sent between nodes.
 std::string ToJson(const JobSettings& job, const JobResult& result);
 
 }  // namespace tf_hvd::scale

@@ -6,7 +6,7 @@
 namespace tf_hvd::scale {
 namespace {
 
-constexpr double kTestNs = 10;  // of one message that is asked for
+constexpr double kTestNs = 10;  // of a test for one message
 
 }  // namespace
 
@@ -44,7 +44,7 @@ void MailRoom::EndAt(int64_t time_ns, HandleId handle, int rank) {
 void MailRoom::Match(int from, int to, const Posted& send,
                      const Posted& receive) {
   if (send.eager) return EndAt(send.ready_ns, receive.handle, to);
-  // That the receiver is ready must be known where the message comes from.
+  // The sender must first learn that the receiver is ready.
   time_->At(time_->now() + network_->LatencyNs(to, from),
             [this, from, to, sent = send.handle, received = receive.handle,
              bytes = send.bytes] {
@@ -135,7 +135,7 @@ size_t SimEdge::Read(char* data, size_t size) {
   return given;
 }
 
-// Those between nodes go by MPI.
+// Messages between nodes use MPI.
 bool SimEdge::polled() const {
   return network_->NodeOf(rank_) != network_->NodeOf(neighbour_);
 }

@@ -1,5 +1,5 @@
-// Messages between simulated ranks: only their lengths travel, but for those of
-// the agreement, which are read.
+// Messages between simulated ranks: only their lengths are simulated, except
+// those of the agreement, which also have contents.
 #ifndef TF_HVD_BENCHMARKS_SCALE_MESSAGES_H_
 #define TF_HVD_BENCHMARKS_SCALE_MESSAGES_H_
 
@@ -19,21 +19,21 @@
 
 namespace tf_hvd::scale {
 
-// Wakes the rank whose message has come, or gone.
+// Wakes the rank when its message has arrived or was sent.
 using WakeRank = std::function<void(int rank)>;
 
-// What is under way between all ranks. As MPI has it, a long message is sent
-// when both sides are there, a short one at once.
+// Messages in progress between all ranks. As in MPI, a long message is sent
+// when both sides are ready, a short one immediately.
 class MailRoom {
  public:
   MailRoom(VirtualTime* time, Network* network, WakeRank wake)
       : time_(time), network_(network), wake_(std::move(wake)) {}
 
-  using HandleId = uint64_t;  // from 1
+  using HandleId = uint64_t;  // starts at 1
 
   HandleId Send(int from, int to, int tag, size_t bytes);
   HandleId Receive(int to, int from, int tag, size_t bytes);
-  // True once; the handle is gone then.
+  // Returns true once and then releases the handle.
   bool Take(HandleId handle);
 
   // Between nodes, so far.
@@ -44,7 +44,7 @@ class MailRoom {
   struct Posted {
     HandleId handle = 0;
     size_t bytes = 0;
-    int64_t ready_ns = 0;  // of a short message: when it has arrived
+    int64_t ready_ns = 0;  // for a short message: when it has arrived
     bool eager = false;
   };
   struct Box {
@@ -67,7 +67,7 @@ class MailRoom {
   double bytes_ = 0;
 };
 
-// As PointToPoint, of one rank.
+// The PointToPoint of one rank.
 class SimPointToPoint final : public PointToPoint {
  public:
   SimPointToPoint(VirtualTime* time, Network* network, MailRoom* room, int rank)
@@ -87,7 +87,7 @@ class SimPointToPoint final : public PointToPoint {
   const int rank_;
 };
 
-// As Edge, between two ranks.
+// The Edge between two ranks.
 class SimEdge final : public Edge {
  public:
   SimEdge(VirtualTime* time, Network* network, WakeRank wake, int rank,
@@ -98,7 +98,7 @@ class SimEdge final : public Edge {
         rank_(rank),
         neighbour_(neighbour) {}
 
-  // Both ways: the neighbour's edge to this rank.
+  // In both directions: the neighbour's edge to this rank.
   void Join(SimEdge* other) { other_ = other; }
 
   size_t Write(const char* data, size_t size) override;
@@ -116,7 +116,7 @@ class SimEdge final : public Edge {
   SimEdge* other_ = nullptr;
   std::string written_;
   std::string arrived_;
-  int64_t last_ns_ = 0;  // when what was written last arrives
+  int64_t last_ns_ = 0;  // when the last written data arrives
 };
 
 }  // namespace tf_hvd::scale

@@ -7,8 +7,8 @@
 namespace tf_hvd::scale {
 namespace {
 
-// What NCCL reckons with: for a call, for each step to another node and to
-// another GPU by PCIe, and which share of the bandwidth it gets.
+// NCCL's own figures: time of a call, time of a step to another node and to
+// another GPU by PCIe, and its share of the bandwidth.
 struct Protocol {
   double call_ns;
   double across_ns;
@@ -16,7 +16,7 @@ struct Protocol {
   double share;
 };
 
-// Simple, and LL, half of whose bytes are flags.
+// Simple, and LL: half of LL's bytes are flags.
 constexpr Protocol kRing[] = {{8400, 14000, 5700, 1}, {6600, 2700, 1000, 0.5}};
 constexpr Protocol kTrees[] = {{8400, 14000, 4000, 0.92},
                                {6800, 5000, 1000, 0.92 / 3.8}};
@@ -42,7 +42,7 @@ int64_t Network::LatencyNs(int from, int to) const {
                                             : costs_.latency_ns);
 }
 
-// When a card is through with bytes that come at that time.
+// When a card has processed bytes that arrive at that time.
 double Network::Pass(double at_ns, double bytes, double* free_ns) const {
   const double saved_ns = costs_.burst_bytes * costs_.byte_ns;
   *free_ns = std::max(*free_ns, at_ns - saved_ns) + bytes * costs_.byte_ns;

@@ -57,7 +57,8 @@ void SimRank::Connect(SimRank* a, SimRank* b) {
 void SimRank::Start() {
   cycle_.emplace(
       common_.config, static_cast<World*>(this), &queue_,
-      [](int32_t, const SetMembers&) {}, nullptr);
+      [](int32_t, const SetMembers&) {}, /*recorder=*/nullptr,
+      /*main_thread=*/nullptr);
   fiber_ = std::make_unique<Fiber>(common_.time, [this] { Loop(); });
   common_.time->At(common_.time->now(),
                    [this] { common_.time->Resume(fiber_.get()); });
@@ -69,8 +70,8 @@ void SimRank::Submit(Entry entry) {
   GoOnAfter(std::min(DelayNs(/*rings=*/true), common_.loop.submit_ns));
 }
 
-// The background thread's, as progress_engine.cc has it: it moves on for as
-// long as something moves, and sleeps as idling.h says.
+// The background thread's loop, as in progress_engine.cc: it continues while
+// anything progresses, and sleeps as described in idling.h.
 void SimRank::Loop() {
   VirtualTime* const time = common_.time;
   while (true) {
@@ -98,7 +99,7 @@ void SimRank::GoOnAfter(double ns) {
                    [this] { common_.time->Resume(fiber_.get()); });
 }
 
-// Until what has come is seen.
+// The delay until an arrival is seen.
 double SimRank::DelayNs(bool rings) const {
   const int64_t now_ns = common_.time->now();
   WaitState state = cycle_->StateOfWait(now_ns);

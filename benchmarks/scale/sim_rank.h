@@ -1,6 +1,5 @@
-// SimRank: one rank of a simulated job: the runtime's own cycle, with its
-// agreement, fusion and backends, in a world of which the messages are
-// simulated.
+// SimRank: one rank of a simulated job. It runs the runtime's own cycle, with
+// its agreement, fusion and backends, in a world with simulated messages.
 #ifndef TF_HVD_BENCHMARKS_SCALE_SIM_RANK_H_
 #define TF_HVD_BENCHMARKS_SCALE_SIM_RANK_H_
 
@@ -26,24 +25,24 @@
 
 namespace tf_hvd::scale {
 
-// What the loop of a rank costs, nanoseconds.
+// Costs of a rank's loop in nanoseconds.
 struct LoopCosts {
   double turn_ns = 300;     // each turn
-  double line_ns = 100;     // until a core sees what another has written
-  double wake_ns = 30'000;  // until a thread that sleeps goes on
-  // Until a call is seen: by a thread that is woken, or by the caller itself.
+  double line_ns = 100;     // until a core sees a line that another has written
+  double wake_ns = 30'000;  // until a sleeping thread continues
+  // Until a call is seen, by a woken thread or by the caller.
   double submit_ns = 30'000;
 };
 
-// What all ranks of a job have in common.
+// State shared by all ranks of a job.
 struct Surroundings {
   VirtualTime* time = nullptr;
   Network* network = nullptr;
   MailRoom* room = nullptr;
-  GpuStream* stream = nullptr;  // null: tensors lie in the memory of hosts
+  GpuStream* stream = nullptr;  // null: tensors are in host memory
   LoopCosts loop;
   Config config;
-  // Of a rank, whatever it waits for: a line of its node, or a message.
+  // Latency of whatever a rank waits for: a line of its node, or a message.
   std::function<void(int rank, bool rings)> wake;
 };
 
@@ -53,15 +52,15 @@ class SimRank final : private World {
           const std::optional<ShmArena>& arena);
   ~SimRank() override = default;
 
-  // To be called once, when the neighbours are there.
+  // Call it once, when the neighbours exist.
   void Start();
   // Connects the edges of two neighbours.
   static void Connect(SimRank* a, SimRank* b);
   const std::vector<int>& children() const { return children_; }
 
   void Submit(Entry entry);
-  // Something has come. `rings`: it wakes a sleeper; else that is found at the
-  // next look.
+  // Data has arrived. `rings`: wakes a sleeping rank; otherwise the rank finds
+  // the data at its next poll.
   void Poke(bool rings);
 
  private:

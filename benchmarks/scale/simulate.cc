@@ -1,5 +1,5 @@
-// Reads a job from the standard input, as job_text.h has it, and writes how it
-// went as JSON. simulate_scale.py speaks to it.
+// Reads a job from standard input in the format of job_text.h, and writes its
+// result as JSON. Used by simulate_scale.py.
 #include <iostream>
 #include <string>
 

@@ -38,7 +38,7 @@ void Training::Start() {
   }
 }
 
-// The same whatever else is simulated: schedules are compared on the same
+// Equal for all schedules, so that they are compared with the same random
 // draws.
 Training::Pace Training::DrawPace(int rank, int step) const {
   if (settings_.jitter.empty()) return {};

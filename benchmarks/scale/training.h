@@ -1,5 +1,5 @@
-// What a job computes, and how it is measured: steps of forward and backward
-// pass, in which gradients come one after the other, and the sums that a step
+// A job's computation and its measurement: steps of forward and backward pass,
+// in which gradients become ready one after the other, and the sums that a step
 // waits for.
 #ifndef TF_HVD_BENCHMARKS_SCALE_TRAINING_H_
 #define TF_HVD_BENCHMARKS_SCALE_TRAINING_H_
@@ -14,11 +14,11 @@
 
 namespace tf_hvd::scale {
 
-// What is summed together: a bucket, or a tensor.
+// Tensors that are summed together: a bucket or a single tensor.
 struct Gradients {
   std::string name;
   std::vector<int64_t> tensors;  // elements, float32; none: a barrier
-  double ready_ns = 0;           // since the beginning of the step
+  double ready_ns = 0;           // since the start of the step
 };
 
 double BytesOf(const Gradients& gradients);
@@ -26,14 +26,14 @@ double BytesOf(const Gradients& gradients);
 struct TrainingSettings {
   std::vector<Gradients> gradients;
   double compute_ns = 0;  // forward and backward pass
-  double update_ns = 0;   // when all sums are there
-  // Times of a step by their mean, as measured; one is drawn for each rank and
-  // step. Empty: no jitter.
+  double update_ns = 0;   // after all sums
+  // Measured times of a step divided by their mean; one is drawn for each rank
+  // and step. Empty: no jitter.
   std::vector<double> jitter;
-  // They are 1 + scale * (drawn - 1).
+  // Factors are 1 + scale * (drawn - 1).
   double jitter_scale = 1;
-  // The part of it that comes at one point of the step, as a delay. The rest
-  // slows down all of it.
+  // The fraction of the jitter that is a delay at one point of the step. The
+  // rest slows down the whole step.
   double jitter_delay = 0;
   uint64_t seed = 1;
   int steps = 10;
@@ -42,8 +42,8 @@ struct TrainingSettings {
 
 class Training {
  public:
-  // Sums gradients of a rank, all of them in every step, and calls `done` when
-  // the sum is there.
+  // Sums a rank's gradients, all of them in every step, and calls `done` when
+  // the sum is complete.
   using Sum = std::function<void(int rank, size_t gradients,
                                  std::function<void()> done)>;
 
@@ -53,7 +53,7 @@ class Training {
   void Start();
   bool ended() const { return left_ == 0; }
 
-  // How long each step took, from the end of the one before on the last rank.
+  // Time of each step, measured between the ends of steps on the last rank.
   const std::vector<double>& steps_ns() const { return steps_ns_; }
 
  private:
@@ -61,8 +61,8 @@ class Training {
     int step = 0;
     size_t open = 0;  // sums, and the computation
   };
-  // How a step's computation goes on a rank: so many times its length, and
-  // behind that point of it later by this.
+  // The computation of a rank's step: its time is multiplied by a factor, and
+  // everything after `point` is delayed.
   struct Pace {
     double factor = 1;
     double point = 0;  // 0 to 1

@@ -11,10 +11,10 @@ namespace tf_hvd::scale {
 namespace {
 
 constexpr size_t kStackBytes = size_t{128} << 10;
-// Of what a fiber does in so short a time nobody asks for the order.
+// The order of a fiber's actions within such a short time does not matter.
 constexpr int64_t kQuantumNs = 200;
 
-// Sums of some such times are still whole numbers.
+// Small enough that sums of some such times do not overflow.
 constexpr int64_t kEndNs = int64_t{1} << 61;
 
 VirtualTime* the_time = nullptr;
@@ -23,7 +23,7 @@ VirtualTime* the_time = nullptr;
 
 int64_t WholeNs(double ns) {
   if (!(std::abs(ns) < static_cast<double>(kEndNs))) {
-    std::fprintf(stderr, "something takes %g ns\n", ns);
+    std::fprintf(stderr, "invalid duration: %g ns\n", ns);
     std::exit(1);
   }
   return static_cast<int64_t>(ns);
@@ -41,7 +41,7 @@ Fiber::Fiber(VirtualTime* time, std::function<void()> body)
   context_.uc_stack.ss_sp = stack_;
   context_.uc_stack.ss_size = kStackBytes;
   context_.uc_link = nullptr;
-  // makecontext hands on integers alone.
+  // makecontext passes only integers.
   const auto self = reinterpret_cast<uintptr_t>(this);
   makecontext(&context_, reinterpret_cast<void (*)()>(&Fiber::Begin), 2,
               static_cast<unsigned int>(self >> 32),
@@ -54,7 +54,7 @@ void Fiber::Begin(unsigned int high, unsigned int low) {
   auto* const self =
       reinterpret_cast<Fiber*>((static_cast<uintptr_t>(high) << 32) | low);
   self->body_();
-  self->time_->Suspend();  // for good
+  self->time_->Suspend();  // never resumed
 }
 
 VirtualTime::VirtualTime() { the_time = this; }
@@ -66,7 +66,7 @@ VirtualTime* VirtualTime::current() { return the_time; }
 void VirtualTime::At(int64_t time_ns,
                      protocol_test::EventQueue::Action action) {
   if (time_ns < events_.now() || time_ns > kEndNs) {
-    std::fprintf(stderr, "at %lld ns something is to happen at %lld ns\n",
+    std::fprintf(stderr, "at %lld ns an event has an invalid time, %lld ns\n",
                  static_cast<long long>(events_.now()),
                  static_cast<long long>(time_ns));
     std::exit(1);

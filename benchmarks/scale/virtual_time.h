@@ -1,8 +1,8 @@
-// VirtualTime: the clock of a simulated job, and the fibers that live by it.
+// VirtualTime: the clock of a simulated job, and the fibers that run by it.
 //
-// A rank's runtime is a loop that waits for nothing, so each runs on a stack of
-// its own, a fiber: where real code would take time, it is charged, and others
-// go on until that time has come. Everything happens on one thread.
+// A rank's runtime is a loop that never blocks, so each rank runs on a separate
+// stack, a fiber. Where real code would take time, the time is charged, and
+// other fibers run until that time. Everything happens on one thread.
 #ifndef TF_HVD_BENCHMARKS_SCALE_VIRTUAL_TIME_H_
 #define TF_HVD_BENCHMARKS_SCALE_VIRTUAL_TIME_H_
 
@@ -18,8 +18,8 @@ namespace tf_hvd::scale {
 
 class VirtualTime;
 
-// As the clock has it. A time that is no number, or longer than 70 years, ends
-// the program: some setting is too large.
+// Rounds to the clock's unit. A time that is not a number, or is longer than 70
+// years, ends the program: some setting is too large.
 int64_t WholeNs(double ns);
 
 class Fiber {
@@ -44,29 +44,29 @@ class VirtualTime {
   VirtualTime();
   ~VirtualTime();
 
-  // Of what runs: that of the event, and what it was charged since.
+  // The current time: that of the event, plus the time charged since.
   int64_t now() const { return events_.now() + charged_ns_; }
 
-  // Not before now: that ends the program.
+  // A time before now ends the program.
   void At(int64_t time_ns, protocol_test::EventQueue::Action action);
   uint64_t events() const { return events_.count(); }
 
-  // Runs what comes next; false at the end.
+  // Runs the next event; false at the end.
   bool RunNext() { return events_.RunNext(INT64_MAX); }
 
-  // Goes on with a fiber that is suspended; from events only.
+  // Continues a suspended fiber; call it only from events.
   void Resume(Fiber* fiber);
 
-  // What follows happens so much later. Outside of fibers it costs nothing.
+  // Delays everything after it by `ns`. Has no effect outside of fibers.
   void Charge(double ns);
-  // Others catch up with what was charged: to be called before the fiber does
-  // what others see.
+  // Lets other fibers catch up with the charged time. Call it before the fiber
+  // does anything that others see.
   void Settle();
-  // Until somebody resumes this fiber.
+  // Blocks this fiber until Resume is called for it.
   void Suspend();
 
-  // The one that time is asked of by the code of the runtime; null: none, and
-  // the machine's own clock counts.
+  // The instance that the runtime's code reads time from; null: the machine's
+  // own clock.
   static VirtualTime* current();
 
  private:

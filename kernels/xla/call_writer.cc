@@ -21,7 +21,7 @@ xla::Shape InRows(const xla::Shape& shape) {
                                                        shape.dimensions());
 }
 
-// Rows lie one after the other in memory. Gives a tuple.
+// Rows are contiguous in memory. Returns a tuple.
 xla::XlaOp CallOf(xla::XlaBuilder* builder, const char* target,
                   const std::vector<xla::XlaOp>& operands,
                   const std::vector<xla::Shape>& results,

@@ -11,15 +11,15 @@
 
 namespace tf_hvd {
 
-// A call that is over when it returns, and gives one result. With side effects
-// it is neither merged with an equal one nor left out where nobody uses the
-// result.
+// A call with one result that is complete when it returns. Because of its side
+// effects XLA neither merges it with an equal one nor removes it when the
+// result is unused.
 xla::XlaOp WriteCall(xla::XlaBuilder* builder, const char* target,
                      const std::vector<xla::XlaOp>& operands,
                      const xla::Shape& result, const std::string& attributes,
                      bool has_side_effect);
 
-// Writes the start and the end of one collective. On the thread that compiles.
+// Writes the start and the end of one collective. Runs on the compiling thread.
 class CallWriter {
  public:
   CallWriter(xla::XlaBuilder* builder, std::vector<xla::XlaOp> tensors,
@@ -28,12 +28,12 @@ class CallWriter {
         tensors_(std::move(tensors)),
         shapes_(std::move(shapes)) {}
 
-  // Where the results have memory of their own: their shapes.
+  // Shapes of the results that have separate memory.
   void SetOutputs(std::vector<xla::Shape> shapes) {
     outputs_ = std::move(shapes);
   }
   void SetStep(xla::XlaOp step) { step_ = step; }
-  // The number of the loop's iteration.
+  // The loop's iteration number.
   void SetIteration(xla::XlaOp iteration) { iteration_ = iteration; }
 
   // The results, in the order of the tensors.

@@ -18,7 +18,8 @@ std::string ToText(const std::string& bytes) {
   return text;
 }
 
-// What are no digits become other bytes, which are no call.
+// Characters other than hex digits become other bytes, which decode to no valid
+// call.
 std::string FromText(std::string_view text) {
   std::string bytes(text.size() / 2, '\0');
   for (size_t i = 0; i < bytes.size(); ++i) {

@@ -1,5 +1,6 @@
-// CompiledCall: what is fixed about a collective when a step is compiled, and
-// its form in an attribute of XLA's; a verdict's form there, too. Pure.
+// CompiledCall: the part of a collective that is fixed when a step is compiled,
+// and its encoding in an XLA attribute; likewise the encoding of a verdict.
+// Pure.
 #ifndef TF_HVD_KERNELS_XLA_COMPILED_CALL_H_
 #define TF_HVD_KERNELS_XLA_COMPILED_CALL_H_
 
@@ -17,21 +18,21 @@ namespace tf_hvd {
 struct CompiledCall {
   int32_t set = kWorldSet;
   std::string name;
-  std::string source;  // "train.py:88"; empty if it is not known
+  std::string source;  // "train.py:88"; empty if unknown
   Request request;
-  // What was found wrong while the step was compiled. The call is made all the
-  // same, for the other ranks wait for it.
+  // An error found while the step was compiled. The call is still made, because
+  // the other ranks wait for it.
   std::string error;
 };
 
-// Letters and digits.
+// Encoded as letters and digits.
 std::string EncodeCall(const CompiledCall& call);
 Status DecodeCall(std::string_view text, CompiledCall* call);
 
 std::string EncodeVerdict(const Verdict& verdict);
 Status DecodeVerdict(std::string_view text, Verdict* verdict);
 
-// Whether the results have memory of their own; else they take that of the
+// Whether the results have separate memory; otherwise they reuse that of the
 // tensors.
 inline bool HasOutputs(OpKind kind) {
   return RowsDiffer(kind) || YieldOf(kind) == Yield::kOwnRows;

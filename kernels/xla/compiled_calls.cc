@@ -23,14 +23,14 @@
 namespace tf_hvd {
 namespace {
 
-// How long an error waits for memory that a late message may still be written
-// to: XLA takes its buffers back when it hears of the error.
+// How long an error waits for memory that a late message may still write to:
+// XLA frees its buffers once the error is reported.
 constexpr std::chrono::seconds kInUse{1};
 
-// Where the memory of a stream lies, for an error.
+// The name of a stream's device, for an error.
 constexpr char kWhere[] = "a GPU";
 
-// Calls whose memory the runtime may use. Any thread.
+// Calls that allow the runtime to use their memory. Any thread.
 class OpenCalls {
  public:
   void Add(const std::shared_ptr<StartedCall>& call) {
@@ -38,15 +38,15 @@ class OpenCalls {
     calls_.insert(call);
   }
 
-  // Of a request that has this call: nobody needs the memory any more.
+  // For a request that has this call: its memory is no longer needed.
   void Release(const std::shared_ptr<StartedCall>& call) {
     call->Release();
     const MutexLock lock(&mutex_);
     calls_.erase(call);
   }
 
-  // A step has failed, and XLA takes back what its calls use. It is not known
-  // which those are: calls of other steps that run at the same time fail too.
+  // A step has failed, and XLA frees the memory of its calls. Which calls those
+  // are is unknown, so calls of other concurrent steps fail too.
   void Leave(const Status& status) {
     std::vector<std::shared_ptr<StartedCall>> calls;
     {
@@ -62,7 +62,7 @@ class OpenCalls {
   std::unordered_set<std::shared_ptr<StartedCall>> calls_ GUARDED_BY(mutex_);
 };
 
-// What is wrong with a call whoever takes part.
+// Checks a call for errors that do not depend on the process set.
 Status Check(const CompiledCall& call) {
   if (!call.error.empty()) return InvalidArgument(call.error);
   const Request& request = call.request;
@@ -74,22 +74,22 @@ Status Check(const CompiledCall& call) {
   return Status::Ok();
 }
 
-// A call that some program has been compiled with.
+// A call that a program was compiled with.
 struct Known {
   explicit Known(std::string_view encoded)
       : text(encoded), status(DecodeCall(encoded, &call)), valid(Check(call)) {}
 
   const std::string text;
   CompiledCall call;
-  const Status status;  // whether the text is a call
+  const Status status;  // whether the text encodes a call
   const Status valid;
 };
 
 Status OtherRanks(const Membership& membership) {
   return InvalidArgument(
-      "this step was compiled for another number of ranks than the " +
+      "this step was compiled for a different number of ranks than the " +
       std::to_string(membership.ranks) +
-      " that there are now: call tf.function again");
+      " of this job: call tf.function again");
 }
 
 // Elements in `rows` rows of a tensor.
@@ -112,7 +112,7 @@ std::vector<StartedCall::Piece> PiecesOf(const CompiledCall& call,
   return pieces;
 }
 
-// What a collective adds to the entry.
+// The fields that a collective adds to the entry.
 class EntryMaker {
  public:
   EntryMaker(const CompiledCall& call, const Started& started,
@@ -311,8 +311,8 @@ class Calls final : public CompiledCalls {
     const auto found = pending_.find(ticket);
     if (found == pending_.end()) {
       return Internal(
-          "bug in tf_hvd: XLA has moved the memory of a collective that was "
-          "under way");
+          "bug in tf_hvd: XLA has moved the memory of a collective in "
+          "progress");
     }
     *pending = std::move(found->second);
     pending_.erase(found);
@@ -330,7 +330,7 @@ class Calls final : public CompiledCalls {
     return result;
   }
 
-  // An error is one that nobody else can be told of.
+  // Returns only errors that cannot be reported to any other rank.
   Status Submit(const Started& started,
                 const std::shared_ptr<StartedCall>& pending) {
     const Known& known = Find(started.call);
@@ -383,7 +383,7 @@ class Calls final : public CompiledCalls {
     pending->UseOn(static_cast<CudaStream>(stream), entry->memory.ready,
                    topology.RankText(topology.rank), title);
     if (entry->allocated == nullptr) return Status::Ok();
-    // The memory of the results is there from the start.
+    // The memory of the results is allocated from the start.
     entry->allocated = [pending](std::shared_ptr<GpuEvent>* ready) {
       *ready = pending->Ready();
       return Status::Ok();
@@ -392,13 +392,14 @@ class Calls final : public CompiledCalls {
   }
 
   const RuntimeFinder find_runtime_;
-  // Requests may be released later than this is gone.
+  // Requests may be released after this object is gone.
   const std::shared_ptr<OpenCalls> open_ = std::make_shared<OpenCalls>();
   const std::shared_ptr<StepThreads> threads_ = std::make_shared<StepThreads>();
   Mutex mutex_;
   std::unordered_map<const void*, std::shared_ptr<StartedCall>> pending_
       GUARDED_BY(mutex_);
-  // By its text. None is forgotten: the program that has it may run again.
+  // By encoded text. Entries are never removed: a program that has the call may
+  // run again.
   std::unordered_map<std::string_view, std::unique_ptr<Known>> known_
       GUARDED_BY(mutex_);
 };

@@ -137,8 +137,8 @@ ffi::Error Verdict(std::string_view verdict, ffi::BufferR1<ffi::PRED> wrong,
 
 using Stream = ffi::PlatformStream<void*>;
 
-// What xla_kernels.cc writes is read the same on a CPU and on a GPU, where the
-// stream comes first.
+// Operands written by xla_kernels.cc are read in the same way on a CPU and on a
+// GPU, where the stream comes first.
 template <typename Binding>
 auto AsStart(Binding&& first) {
   return std::move(first)
@@ -173,8 +173,8 @@ XLA_FFI_DEFINE_HANDLER(kVerdict, Verdict,
                            .Arg<ffi::BufferR1<ffi::PRED>>()
                            .Ret<ffi::BufferR0<ffi::PRED>>());
 
-// None says that it may be captured in a command buffer (a CUDA graph), which
-// would run again without asking the other ranks: XLA leaves them out of those.
+// No handler permits capture in a command buffer (a CUDA graph), which would
+// run again without asking the other ranks. XLA therefore never captures them.
 XLA_FFI_DEFINE_HANDLER(kStart, Start, AsStart(ffi::Ffi::Bind()));
 XLA_FFI_DEFINE_HANDLER(kEnd, End, AsEnd(ffi::Ffi::Bind()));
 XLA_FFI_DEFINE_HANDLER(kNumber, Number, AsNumber(ffi::Ffi::Bind()));

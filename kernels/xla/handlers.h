@@ -1,6 +1,6 @@
-// What XLA calls when a compiled step runs: handlers of its foreign function
-// interface, which hand collectives to CompiledCalls. Includes nothing of
-// TensorFlow's.
+// The handlers of XLA's foreign function interface that run collectives of a
+// compiled step: they hand them to CompiledCalls. Includes no TensorFlow
+// headers.
 //
 //   target               operands                   results
 //   tf_hvd_start         tensors [, step] [, loop]  tensors, outputs, ticket
@@ -9,12 +9,12 @@
 //   tf_hvd_fingerprints  values                     fingerprints
 //   tf_hvd_verdict       wrong                      passed
 //
-// The last two are not called on a GPU. A step is left out on a GPU, and so is
-// the number of a loop's iteration: they would have to be waited for.
+// The last two are not called on a GPU. On a GPU the step and the loop's
+// iteration number are omitted, because the host would have to wait for them.
 //
-// Tensors keep their memory from the start to the end: what has the same name
-// among operands and results is aliased. The ticket is memory that no other
-// call has meanwhile; nobody writes there.
+// Tensors keep their memory from the start to the end: operands and results of
+// the same name are aliased. The ticket is memory that no other call has in the
+// meantime; nothing writes to it.
 #ifndef TF_HVD_KERNELS_XLA_HANDLERS_H_
 #define TF_HVD_KERNELS_XLA_HANDLERS_H_
 
@@ -32,11 +32,11 @@ inline constexpr char kNumberTarget[] = "tf_hvd_number";
 inline constexpr char kFingerprintsTarget[] = "tf_hvd_fingerprints";
 inline constexpr char kVerdictTarget[] = "tf_hvd_verdict";
 
-// Registers the handlers, for CPUs and GPUs, which call `calls` from then on.
-// Once. Returns what XLA found wrong; empty if nothing.
+// Registers handlers for CPUs and GPUs that call `calls`. Call it once. Returns
+// XLA's error text; empty on success.
 std::string RegisterHandlers(const XLA_FFI_Api* api, CompiledCalls* calls);
 
-// Of RegisterHandlers.
+// The text that RegisterHandlers returned.
 CompiledCalls* RegisteredCalls();
 
 }  // namespace tf_hvd

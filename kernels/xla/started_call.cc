@@ -7,7 +7,7 @@
 namespace tf_hvd {
 namespace {
 
-// What vectors are loaded by.
+// The alignment for vector loads.
 constexpr size_t kAlignment = 64;
 
 size_t Aligned(size_t bytes) {
@@ -46,8 +46,8 @@ void StartedCall::Begins(Entry* entry) {
   entry->memory.ready = ready_;
 }
 
-// From here on the next call of the name may come: this one needs nothing more
-// of this rank.
+// From here on the next call of the same name may come: this one needs nothing
+// more from this rank.
 void StartedCall::Enqueued(std::shared_ptr<GpuEvent> event) {
   caller_->GiveUp();
   const MutexLock lock(&mutex_);
@@ -62,7 +62,7 @@ void StartedCall::Complete(const Status& status) {
     if (handed_over_ && !status.ok()) {
       WriteLog(LogLevel::kError, who_,
                "the step that called " + what_ +
-                   " has gone on with undefined values: " + status.message());
+                   " continued with undefined values: " + status.message());
     }
     if (told_) return;
     status_ = status;
@@ -101,7 +101,7 @@ Status StartedCall::AwaitOnDevice(std::shared_ptr<GpuEvent>* event) {
 void StartedCall::Leave(const Status& status, Deadline deadline) {
   {
     MutexLock lock(&mutex_);
-    // What cannot be copied is waited for, as if it had begun.
+    // A piece that cannot be copied is waited for, as if the call had begun.
     if (!begun_ && !released_ && CopyAway().ok()) {
       caller_->GiveUp();
     } else {

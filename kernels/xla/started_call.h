@@ -1,8 +1,8 @@
 // StartedCall: a collective of a compiled step, from its start until the
-// runtime has let go of its memory, which is XLA's. XLA takes it back as soon
-// as the step fails, wherever that is: a call that has not begun by then goes
-// on with a copy, since the other ranks count on it, and one that has is waited
-// for.
+// runtime has released its memory, which belongs to XLA. XLA frees that memory
+// as soon as any part of the step fails. A call that has not begun by then
+// continues with a copy, since the other ranks rely on it. A call that has
+// begun is waited for.
 //
 // Any thread.
 #ifndef TF_HVD_KERNELS_XLA_STARTED_CALL_H_
@@ -43,11 +43,12 @@ class StartedCall final : public EntryListener {
 
   // Once, before the request is submitted.
   void Use(std::vector<Piece> pieces) { pieces_ = std::move(pieces); }
-  // On a GPU. `who`, `what`: for an error that comes when the step has gone on.
+  // On a GPU. `who`, `what`: for an error that occurs after the step has
+  // continued.
   void UseOn(CudaStream stream, std::shared_ptr<GpuEvent> ready,
              std::string who, std::string what);
 
-  // Where a piece is now, and on a GPU after what it may be used.
+  // Where a piece is now, and on a GPU the event after which it may be used.
   void* Where(void* piece);
   std::shared_ptr<GpuEvent> Ready();
 
@@ -57,19 +58,19 @@ class StartedCall final : public EntryListener {
 
   // The request has ended.
   void Complete(const Status& status);
-  // The runtime does not touch the memory any more.
+  // The runtime no longer touches the memory.
   void Release();
 
-  // Once. How the request has ended; nothing if it has not: then `later` is
-  // called with it, by whoever ends it.
+  // Call it once. Returns the status of a request that has ended. Otherwise
+  // returns nothing, and the thread that ends the request calls `later`.
   std::optional<Status> Await(CompiledCalls::Ended later);
-  // Waits until the request has ended, with null then, or its rest lies on a
-  // device's stream.
+  // Waits until the request has ended (`event` is null then) or its remaining
+  // work is enqueued on a stream of the device.
   Status AwaitOnDevice(std::shared_ptr<GpuEvent>* event);
 
-  // The step has failed: sees to it that XLA's memory is not used any more, as
-  // far as that is possible by `deadline`, that of the first such call. Whoever
-  // awaits the call, or does so later, gets `status`, if it has not ended.
+  // The step has failed: makes the runtime stop using XLA's memory, as far as
+  // possible by `deadline`, which the first such call sets. If the request has
+  // not ended, current and later waiters get `status`.
   void Leave(const Status& status, Deadline deadline);
 
  private:
@@ -85,7 +86,7 @@ class StartedCall final : public EntryListener {
   Mutex mutex_;
   std::condition_variable changed_;
   std::shared_ptr<GpuEvent> ready_ GUARDED_BY(mutex_);
-  // Of the pieces, one behind the other.
+  // Copies of the pieces, contiguous.
   std::shared_ptr<char> copy_ GUARDED_BY(mutex_);
   bool begun_ GUARDED_BY(mutex_) = false;
   bool released_ GUARDED_BY(mutex_) = false;
@@ -93,7 +94,7 @@ class StartedCall final : public EntryListener {
   // Final once told_ is set.
   Status status_ GUARDED_BY(mutex_);
   std::shared_ptr<GpuEvent> enqueued_ GUARDED_BY(mutex_);
-  // The step goes on, on the device.
+  // The step continues, on the device.
   bool handed_over_ GUARDED_BY(mutex_) = false;
   std::optional<Deadline> left_by_ GUARDED_BY(mutex_);
   CompiledCalls::Ended later_ GUARDED_BY(mutex_);

@@ -1,11 +1,11 @@
-// StepThreads: what XLA goes on with a compiled step on. XLA runs whatever a
-// call's end has made ready, perhaps all the rest of the step, on the thread
-// that tells it of that end. The runtime's threads move data and answer other
-// ranks, and must not be kept by that.
+// StepThreads: run the parts of a compiled step that depend on a call's end.
+// XLA runs all work that the end makes ready, perhaps the whole rest of the
+// step, on the thread that reports the end. The runtime's threads must not be
+// held up by that: they move data and answer other ranks.
 //
-// As many threads as this process may use cores, each started when it is needed
-// for the first time, which compute as XLA's own do. What they run never waits
-// for anything else that they run.
+// At most one thread per core that this process may use, each started when
+// first needed, configured like XLA's own compute threads. Their work never
+// waits for other work that they run.
 #ifndef TF_HVD_KERNELS_XLA_STEP_THREADS_H_
 #define TF_HVD_KERNELS_XLA_STEP_THREADS_H_
 
@@ -19,14 +19,14 @@ class StepThreads {
   static constexpr char kThreadName[] = "tf_hvd_step";
 
   StepThreads();
-  // What has been handed in is still run, and not waited for.
+  // Submitted work still runs, but is not waited for.
   ~StepThreads();
 
   StepThreads(const StepThreads&) = delete;
   StepThreads& operator=(const StepThreads&) = delete;
 
-  // Any thread; never waits. Where there is no room for a thread the work runs
-  // here.
+  // Any thread; never waits. If no thread can be started, the work runs on the
+  // calling thread.
   void Run(std::function<void()> work);
 
  private:

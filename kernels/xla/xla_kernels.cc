@@ -1,5 +1,5 @@
-// What XLA compiles collectives to: kernels that are run while a step is
-// compiled, and write calls of handlers.h into the program.
+// The kernels that XLA compiles collectives with: they run while a step is
+// compiled and write calls of handlers.h into the program.
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -24,7 +24,7 @@
 #include "xla/hlo/builder/xla_builder.h"
 #include "xla/shape_util.h"
 
-// libtensorflow_cc's; the header that declares it wants those of MLIR.
+// From libtensorflow_cc; the header that declares it needs MLIR's headers.
 namespace xla::ffi {
 const XLA_FFI_Api* GetXlaFfiApi();
 }
@@ -37,7 +37,7 @@ bool IsOnGpu(const tf::OpKernelConstruction& ctx) {
 }
 
 // Without the numbers that TensorFlow adds to names: other processes may have
-// made other functions before.
+// created other functions before.
 std::string WithoutNumbers(std::string_view name) {
   std::string result;
   for (const std::string_view part : absl::StrSplit(name, '_')) {
@@ -58,8 +58,8 @@ std::string FunctionOf(const xla::XlaBuilder& builder) {
   return WithoutNumbers(name);
 }
 
-// The iteration of the loop whose body is being compiled, which TensorFlow
-// gives as its first argument; not valid elsewhere.
+// The iteration number of the loop that is compiled, which TensorFlow passes as
+// its first argument; not valid outside loops.
 xla::XlaOp IterationOf(const tf::XlaOpKernelContext& ctx) {
   const std::string function = FunctionOf(*ctx.builder());
   const auto& arguments = ctx.xla_context()->args();
@@ -85,7 +85,7 @@ xla::PrimitiveType HalfOf(DType dtype) {
   return dtype == DType::kFloat16 ? xla::F16 : xla::BF16;
 }
 
-// What the kernels of all collectives share, and all that most of them are.
+// The common base of all collectives' kernels, sufficient for most of them.
 class CompiledKernel : public tf::XlaOpKernel {
  public:
   CompiledKernel(tf::OpKernelConstruction* ctx, OpKind kind)
@@ -99,14 +99,14 @@ class CompiledKernel : public tf::XlaOpKernel {
   }
 
  protected:
-  // Adds to the call what is particular to the collective.
+  // Adds the fields specific to the collective to the call.
   virtual void Describe(CompiledCall*) const {}
 
-  // What tensors travel as; none: as they are.
+  // The type that tensors are sent in; none: their own type.
   virtual std::optional<DType> wire() const { return std::nullopt; }
 
-  // Tensors: their number, reading them and giving the results. All but the
-  // step by default.
+  // Tensors: their number, reading them and returning the results. By default
+  // all inputs but the step.
   virtual absl::Status Read(tf::XlaOpKernelContext* ctx,
                             std::vector<xla::XlaOp>* tensors,
                             std::vector<tf::DataType>* types) const {
@@ -169,14 +169,14 @@ class CompiledKernel : public tf::XlaOpKernel {
       call.request.tensors.push_back(std::move(spec));
       shapes.push_back(shape);
     }
-    // A barrier has none, and meets those of ranks without a GPU.
+    // A barrier has no tensors, and must match those of ranks without a GPU.
     if (on_gpu_ && !tensors.empty()) call.request.device = DeviceKind::kGpu;
     std::vector<xla::Shape> outputs;
     TF_RETURN_IF_ERROR(Outputs(call, shapes, &outputs));
     CallWriter writer(ctx->builder(), std::move(tensors), std::move(shapes));
     writer.SetOutputs(std::move(outputs));
-    // On a GPU they would have to be waited for: calls of one name, as in a
-    // loop, meet in their order.
+    // On a GPU the host would have to wait for them: calls of one name, as in a
+    // loop, match in their order.
     if (!on_gpu_) {
       if (attributes_.step_count > 0) {
         writer.SetStep(ctx->Input(ctx->num_inputs() - 1));
@@ -192,7 +192,7 @@ class CompiledKernel : public tf::XlaOpKernel {
     return Give(ctx, results);
   }
 
-  // The shapes of results that have memory of their own.
+  // The shapes of results that have separate memory.
   absl::Status Outputs(const CompiledCall& call,
                        const std::vector<xla::Shape>& shapes,
                        std::vector<xla::Shape>* outputs) const {
@@ -256,9 +256,9 @@ class AlltoallKernel final : public CompiledKernel {
     if (xla::ShapeUtil::ElementsIn(splits) > 0) {
       return absl::InvalidArgumentError(absl::StrCat(
           "alltoall '", attributes().name,
-          "' with splits cannot be compiled by XLA: how many rows come from "
-          "each rank depends on their data. Leave splits out, so that each "
-          "rank gets as many, or call it outside of what is compiled "
+          "' with splits cannot be compiled by XLA: the number of rows from "
+          "each rank depends on data. Omit splits, so that each rank gets the "
+          "same number, or call it outside the compiled function "
           "(jit_compile=False)"));
     }
     tensors->push_back(ctx->Input(0));
@@ -282,7 +282,7 @@ class AlltoallKernel final : public CompiledKernel {
   }
 };
 
-// Variables are read, and get what comes.
+// Variables are inputs, and receive the results.
 class BroadcastInplaceKernel final : public CompiledKernel {
  public:
   explicit BroadcastInplaceKernel(tf::OpKernelConstruction* ctx)
@@ -323,13 +323,13 @@ class JoinKernel final : public tf::XlaOpKernel {
 
   void Compile(tf::XlaOpKernelContext* ctx) override {
     ctx->SetStatus(absl::UnimplementedError(
-        "join() cannot be compiled by XLA: which collectives a rank that has "
-        "joined takes part in is not known before the others call them. Call "
-        "it outside of what is compiled (jit_compile=False)"));
+        "join() cannot be compiled by XLA: the collectives that a joined rank "
+        "takes part in are not known before other ranks call them. Call it "
+        "outside the compiled function (jit_compile=False)"));
   }
 };
 
-// Read when the program runs: the job may have been started anew since it was
+// Read when the program runs: the job may have been restarted since it was
 // compiled.
 class NumberKernel final : public tf::XlaOpKernel {
  public:
@@ -349,7 +349,8 @@ class NumberKernel final : public tf::XlaOpKernel {
   int32_t set_ = kWorldSet;
 };
 
-// On a GPU there are none, for the host would have to wait for the device.
+// A GPU has no fingerprints, because the host would have to wait for the
+// device.
 class FingerprintsKernel final : public tf::XlaOpKernel {
  public:
   explicit FingerprintsKernel(tf::OpKernelConstruction* ctx)
@@ -410,14 +411,14 @@ tf::OpKernel* MakeBarrier(tf::OpKernelConstruction* ctx) {
   return new CompiledKernel(ctx, OpKind::kBarrier);
 }
 
-// Of the ops that OpsOf has.
+// For the ops that OpsOf lists.
 tf::OpKernel* MakeOf(OpKind kind, tf::OpKernelConstruction* ctx) {
   if (Reduces(kind)) return new ReductionKernel(ctx, kind);
   if (YieldOf(kind) == Yield::kSentRows) return new AlltoallKernel(ctx, kind);
   return new CompiledKernel(ctx, kind);
 }
 
-// Of the other ops.
+// For the other ops.
 constexpr std::pair<const char*, Maker> kMakers[] = {
     {"HorovodBarrier", MakeBarrier},
     {"HorovodBroadcastInplaceResource", Make<BroadcastInplaceKernel>},
@@ -449,7 +450,7 @@ tf_hvd_xla_make_kernel(tensorflow::OpKernelConstruction* ctx) {
   return new tf_hvd::NumberKernel(ctx);
 }
 
-// As the other library looks them up: by name, without a declaration.
+// Called as the other library looks them up: by name, without a declaration.
 static_assert(std::is_same_v<decltype(tf_hvd_xla_open), tf_hvd::XlaOpen>);
 static_assert(
     std::is_same_v<decltype(tf_hvd_xla_make_kernel), tf_hvd::XlaMake>);

@@ -1,6 +1,6 @@
 // Registers the kernels that XLA compiles collectives with, and opens their
-// library when the first of them is made. A registration by name alone, unlike
-// XLA's own, counts however late this library is loaded.
+// library when the first kernel is made. Unlike XLA's own form, a registration
+// by name works no matter how late this library is loaded.
 #include "kernels/xla/xla_library.h"
 
 #include <dlfcn.h>
@@ -34,8 +34,8 @@ class XlaPart {
                  kXlaPrefix);
     if (access(path.c_str(), R_OK) != 0) {
       error_ =
-          "this wheel was built without XLA's headers, which TensorFlow has "
-          "from 2.20 on";
+          "this wheel was built without XLA's headers, which TensorFlow "
+          "includes from 2.20 on";
       return;
     }
     void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -48,7 +48,7 @@ class XlaPart {
     symbols.Find(kXlaOpen, &open);
     symbols.Find(kXlaMake, &make_);
     if (symbols.missing() != nullptr) {
-      error_ = path + " has no " + symbols.missing();
+      error_ = path + " does not export " + symbols.missing();
     } else if (const char* error = open(DefaultCompiledCalls())) {
       error_ = error;
     }
@@ -67,7 +67,7 @@ tf::OpKernel* MakeKernel(tf::OpKernelConstruction* ctx) {
   return nullptr;
 }
 
-// Beside those that OpsOf has.
+// In addition to those that OpsOf lists.
 constexpr const char* kOps[] = {
     "HorovodBroadcastInplaceResource",
     "HorovodBarrier",

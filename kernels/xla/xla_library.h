@@ -1,6 +1,6 @@
-// Between tf_hvd's library and its XLA part, a library of its own: that needs
-// all of TensorFlow's XLA, is as large as the rest, and is opened when
-// TensorFlow first compiles a collective.
+// The interface between tf_hvd's library and its XLA part. That part is a
+// separate library: it needs all of TensorFlow's XLA, is as large as the rest,
+// and is opened when TensorFlow first compiles a collective.
 #ifndef TF_HVD_KERNELS_XLA_XLA_LIBRARY_H_
 #define TF_HVD_KERNELS_XLA_XLA_LIBRARY_H_
 
@@ -9,13 +9,13 @@
 
 namespace tf_hvd {
 
-// The file lies beside that of tf_hvd's library, and has its name with a part
-// more: _tf_hvd_xla_2.21.so beside _tf_hvd_2.21.so.
+// The file is next to tf_hvd's library, with an additional part in its name:
+// _tf_hvd_xla_2.21.so next to _tf_hvd_2.21.so.
 inline constexpr char kOwnPrefix[] = "_tf_hvd";
 inline constexpr char kXlaPrefix[] = "_tf_hvd_xla";
 
-// What it exports. `Open` is called once, and returns what is wrong, or null;
-// `Make` gives the kernel for the node that `ctx` is about.
+// The library's exports. `Open` is called once and returns an error text or
+// null. `Make` creates the kernel for the node of `ctx`.
 inline constexpr char kXlaOpen[] = "tf_hvd_xla_open";
 inline constexpr char kXlaMake[] = "tf_hvd_xla_make_kernel";
 using XlaOpen = const char*(CompiledCalls* calls);

@@ -8,13 +8,14 @@
 namespace tf_hvd {
 namespace {
 
-// First a few readings in a row, then one every second.
+// A few readings in a row at first, then one every second.
 constexpr int kFirst = 10;
 constexpr int64_t kFirstEveryNs = 2 * kMs;
 constexpr int64_t kEveryNs = kSecond;
-// An answer may be lost with a rank; a child's wish ends with its questions.
+// An answer may be lost if a rank dies; a child's need ends when its questions
+// stop.
 constexpr int64_t kForgetNs = 5 * kSecond;
-// Two machines' clocks run apart by less than 50 us in a second: RFC 5905
+// Two machines' clocks drift apart by less than 50 us per second: RFC 5905
 // allows each of them 15.
 constexpr int64_t kPerDriftNs = 20'000;
 
@@ -24,7 +25,7 @@ ClockOffset::ClockOffset(bool top, bool same_machine)
     : top_(top), same_machine_(same_machine), error_ns_(top ? 0 : -1) {}
 
 ClockOffset::Known ClockOffset::known() const {
-  // The error is written last, and read first.
+  // The error is written last and read first.
   const int64_t error_ns = error_ns_.load(std::memory_order_acquire);
   return {offset_ns_.load(std::memory_order_relaxed), error_ns};
 }
@@ -53,13 +54,13 @@ ClockReading ClockOffset::Answer(const ClockReading& question, int64_t now_ns) {
 }
 
 void ClockOffset::Take(const ClockReading& answer, int64_t now_ns) {
-  if (answer.error_ns < 0) return;  // the parent does not know yet itself
+  if (answer.error_ns < 0) return;  // the parent does not know its offset yet
   ++readings_;
   const int64_t round_trip_ns = now_ns - answer.asked_ns;
   int64_t to_parent_ns =
       answer.answered_ns - (answer.asked_ns + round_trip_ns / 2);
   int64_t error_ns = round_trip_ns / 2;
-  // It is the same clock, unless containers have been given different ones.
+  // It is the same clock, unless containers have different ones.
   if (same_machine_ && std::abs(to_parent_ns) <= error_ns) {
     to_parent_ns = error_ns = 0;
   }

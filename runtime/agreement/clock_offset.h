@@ -1,10 +1,10 @@
-// ClockOffset: what is to be added to times of this rank's clock for those of
-// rank 0's, found by messages to the parent in the tree and back: of several
-// readings the one whose message took the shortest, as in NTP (RFC 5905). Only
-// while somebody wants to know: here, or below.
+// ClockOffset: the offset that converts times of this rank's clock to rank 0's
+// clock. It is measured by messages to the parent in the tree and back; of
+// several readings it uses the one with the shortest round trip, as in NTP (RFC
+// 5905). Runs only while the offset is needed: here, or below.
 //
-// Pure: times are handed in. Holder of the progress lock only, but for what is
-// marked.
+// Pure: times are passed in. Called only by the holder of the progress lock,
+// except where marked.
 #ifndef TF_HVD_RUNTIME_AGREEMENT_CLOCK_OFFSET_H_
 #define TF_HVD_RUNTIME_AGREEMENT_CLOCK_OFFSET_H_
 
@@ -14,11 +14,11 @@
 
 namespace tf_hvd {
 
-// What goes to the parent, and comes back with the rest.
+// The content of a question to the parent; the answer fills in the rest.
 struct ClockReading {
-  int64_t asked_ns = 0;     // when it was sent, by the child's clock
-  int64_t answered_ns = 0;  // when the parent had it, by its clock
-  // What the parent knows of its own; the error negative: nothing.
+  int64_t asked_ns = 0;     // send time, by the child's clock
+  int64_t answered_ns = 0;  // arrival time, by the parent's clock
+  // The parent's own offset and error; a negative error: unknown.
   int64_t offset_ns = 0;
   int64_t error_ns = -1;
 };
@@ -27,23 +27,24 @@ class ClockOffset {
  public:
   struct Known {
     int64_t offset_ns = 0;
-    // By how much it may be wrong; negative: it is not known.
+    // Maximum error of the offset; negative: the offset is unknown.
     int64_t error_ns = -1;
   };
 
-  // `top`: it is rank 0. `same_machine`: as the parent.
+  // `top`: this is rank 0. `same_machine`: the parent is on this machine.
   ClockOffset(bool top, bool same_machine);
 
-  // Any thread: whether the offset is to be known, until further notice.
+  // Any thread: turns measuring on or off.
   void Want(bool wanted) { wanted_ = wanted; }
   // Any thread.
   Known known() const;
 
-  // When the parent is to be asked next; far away if nobody wants to know.
+  // When the next question is due; far in the future if the offset is not
+  // needed.
   int64_t due_ns() const;
-  // The question to the parent.
+  // Makes the question to the parent.
   ClockReading Ask(int64_t now_ns);
-  // The answer to a child's.
+  // Answers a child's question.
   ClockReading Answer(const ClockReading& question, int64_t now_ns);
   void Take(const ClockReading& answer, int64_t now_ns);
 
@@ -56,7 +57,7 @@ class ClockOffset {
   std::atomic<bool> wanted_{false};
   std::atomic<int64_t> offset_ns_{0};
   std::atomic<int64_t> error_ns_;
-  int64_t read_ns_ = 0;  // when that was found
+  int64_t read_ns_ = 0;  // when the offset was measured
   int64_t asked_ns_ = kLongAgo;
   int readings_ = 0;
   int64_t wanted_below_until_ns_ = kLongAgo;

@@ -10,15 +10,15 @@
 namespace tf_hvd {
 namespace {
 
-// The same for requests that were pending and for those that come later: on
-// other ranks they are one request.
+// The same text for requests pending at the removal and for later ones: a
+// request may be pending on one rank and later on another.
 Status RemovedStatus(int32_t set) {
   return FailedPrecondition("process set " + std::to_string(set) +
                             " was removed");
 }
 
-// What api/set_calls.cc lets through: process sets are changed by all ranks
-// together, and a new one has ranks of the job, ascending, each once.
+// True for changes that api/set_calls.cc allows: all ranks change process sets
+// together, and a new set has ranks of the job, ascending, each once.
 bool ChangesSetsRightly(const Entry& entry, int size) {
   const OpKind kind = entry.request.kind;
   const bool adds = kind == OpKind::kAddSet;
@@ -55,13 +55,13 @@ void Controller::Admit(Entry entry) {
   }
   const auto size = static_cast<int>(sets_.world().members->size());
   if (!ChangesSetsRightly(entry, size)) {
-    return Bug("'" + entry.name + "' is no possible change of process sets");
+    return Bug("'" + entry.name + "' is not a valid change of process sets");
   }
   own_.Add(std::move(entry));
   VoteInTurn();
 }
 
-// Not ok: no other rank can be waiting for it.
+// Not ok: no other rank can be waiting for the request.
 Status Controller::Admissible(const Entry& entry) const {
   if (!ended_.ok()) return EndedStatus({entry.set, entry.name});
   const std::string set_text = "process set " + std::to_string(entry.set);
@@ -139,7 +139,7 @@ void Controller::PassUp(const ProcessSet& set, const Key& key,
 void Controller::TakeVote(int child, Message message) {
   const ProcessSet* const set = sets_.Find(message.set);
   if (set == nullptr) {
-    if (sets_.Removed(message.set)) return;  // was on its way
+    if (sets_.Removed(message.set)) return;  // the vote was in transit
     return Bug("a vote for unknown process set " + std::to_string(message.set));
   }
   if (message.slot != kNoSlot) {
@@ -215,7 +215,7 @@ void Controller::Tick(int64_t now_ns) {
 }
 
 bool Controller::EmitReady() {
-  // Waiting for the executor is what makes batches big: the next one fills
+  // Waiting for the executor makes batches larger: the next one fills
   // meanwhile.
   if (ordering_.empty() || !ended_.ok() || runner_->Backlog() > 1) return false;
   Emit(ordering_.TakeBatch());
@@ -280,7 +280,8 @@ void Controller::ApplyResponse(Response response, std::vector<Response>* mine) {
     response.ranks = set->members;
     response.own = own_.Ordered(response.key);
   }
-  if (response.error.empty()) ApplySetChange(response);  // `set` may go
+  if (response.error.empty())
+    ApplySetChange(response);  // `set` may be destroyed
   if (member) mine->push_back(std::move(response));
 }
 
@@ -295,8 +296,7 @@ void Controller::ApplySetChange(const Response& response) {
   host_->SetAdded(number, added.members);
 }
 
-// Each request of the set either is before this in the order on all members,
-// or on none.
+// Each request of the set precedes the removal on all members, or on none.
 void Controller::RemoveSet(int32_t set) {
   if (!sets_.Remove(set)) return;
   const Status status = RemovedStatus(set);
@@ -335,10 +335,11 @@ void Controller::FailAll() {
   own_.FailAll([this](const Key& key) { return EndedStatus(key); });
 }
 
-// A rank that was through has made fewer calls than this one. Where it left one
-// out under a name that is used again, each of its calls after that has met
-// another rank's earlier one: that shows here, and nowhere before. The text is
-// the same for a call before the end and after: all ranks are told one thing.
+// A rank that ended normally has made fewer calls than this one. If it skipped
+// a call under a name that is used again, each of its later calls was matched
+// with another rank's earlier one. That becomes visible only here. The text is
+// the same for a call before the end and after it, so that all ranks report the
+// same.
 Status Controller::EndedStatus(const Key& key) const {
   const ProcessSet* const set = sets_.Find(key.first);
   if (through_ < 0 || set == nullptr) return ended_;

@@ -1,15 +1,15 @@
-// Controller: a rank's place in the counting tree. Votes are counted up,
-// batches come down; whoever first sees that a request is complete puts it in
-// order. agreement.md sections 4 to 8 are the rules and the reasons.
+// Controller: a rank's place in the counting tree. Votes are counted on the way
+// up, batches travel down. The first controller that sees a complete request
+// orders it. agreement.md sections 4 to 8 state the rules and the reasons.
 //
-// Three classes have the rules: LocalRequests whose turn it is on this rank,
-// Votes when a request is complete, Ordering what becomes of it. Here messages
-// and own requests come in, what one of the three gives goes to the next, and
-// the runtime ends.
+// Three classes implement the rules. LocalRequests says which of this rank's
+// requests to vote for, Votes when a request is complete, and Ordering what
+// happens to it. The controller receives messages and this rank's requests,
+// passes the results from one class to the next, and ends the runtime.
 //
-// No thread, no clock, no transport: messages and times are handed in, what is
-// to be done goes out through ControllerHost. That is how it is tested on a
-// virtual clock. Called by the holder of the progress lock only.
+// No thread, no clock, no transport: messages and times are passed in, and
+// actions go out through ControllerHost, so that tests can use a virtual clock.
+// Called only by the holder of the progress lock.
 #ifndef TF_HVD_RUNTIME_AGREEMENT_CONTROLLER_H_
 #define TF_HVD_RUNTIME_AGREEMENT_CONTROLLER_H_
 
@@ -38,43 +38,45 @@ class Controller {
   Controller(const Topology& topology, const StallOptions& stall,
              ResponseRunner* runner, ControllerHost* host);
 
-  // A request of this rank.
+  // Accepts a request of this rank.
   void Admit(Entry entry);
 
-  // A whole message from a neighbour in the tree.
+  // Processes a whole message from a neighbour in the tree.
   void Receive(int neighbour, std::string_view message, int64_t now_ns);
 
-  // Puts what is ready in a batch if the executor has room. True if it did.
+  // Makes a batch of the ready requests if the executor has room. True if it
+  // did.
   bool EmitReady();
 
-  // The executor has finished an own request.
+  // The executor has finished a request of this rank.
   void Finished(const Key& key) { own_.Finished(key); }
 
-  // Stall checks; to be called several times a second, and at due_ns().
+  // Runs the stall checks; to be called several times a second, and at
+  // due_ns().
   void Tick(int64_t now_ns);
-  // When others wait for what a Tick of this rank sends; far away if they do
-  // not.
+  // Latest time for the next Tick, if other ranks wait for its message; far in
+  // the future if there is none.
   int64_t due_ns() const {
     if (!ended_.ok()) return stall_.due_ns();
     return std::min(stall_.due_ns(), clock_.due_ns());
   }
 
-  // This rank ends, for `reason`. All ranks' requests that are not in order
-  // yet will fail with that text. `through`: it has made all calls that it
-  // wanted to, rather than failed.
+  // This rank leaves, for `reason`. All ranks' requests that are not ordered
+  // yet will fail with that text. `through`: this rank made all of its calls
+  // and did not fail.
   void Leave(const std::string& reason, bool through);
 
-  // Fails everything that waits with `status`; nothing is sent any more.
+  // Fails all pending requests with `status`; nothing is sent any more.
   void Abort(const Status& status);
 
   // Not ok: the runtime has ended (CLOSE or ABORT), for this reason.
   const Status& ended() const { return ended_; }
 
-  // True if this rank has requests that are not in order yet.
+  // True if this rank has requests that are not ordered yet.
   bool Waiting() const { return own_.Waiting(); }
-  // True if others wait for what this controller, no member of their set, is to
-  // pass on: it holds votes of theirs, or has passed them up and no batch has
-  // come.
+  // True if this controller relays votes for a set that this rank is not a
+  // member of: it holds votes of the set, or has passed them up and no batch
+  // has arrived.
   bool RelaysForOthers() const { return votes_.RelaysForOthers(sets_); }
 
   const ProcessSets& sets() const { return sets_; }
@@ -89,7 +91,7 @@ class Controller {
  private:
   Status Admissible(const Entry& entry) const;
 
-  // Up.
+  // Upward messages.
   void VoteInTurn();
   void CastVote(const Key& key, const Entry& entry);
   void TakeVote(int child, Message message);
@@ -99,7 +101,7 @@ class Controller {
   void AskClock(int64_t now_ns);
   void AnswerClock(int child, const Message& question, int64_t now_ns);
 
-  // Down.
+  // Downward messages.
   void TakeResponses(std::vector<Response> batch);
   void Emit(std::vector<Response> batch);
   void Forward(const std::vector<Response>& batch);
@@ -108,7 +110,7 @@ class Controller {
   void ApplySetChange(const Response& response);
   void RemoveSet(int32_t set);
 
-  // The end.
+  // Shutdown.
   void Close(const Response& close);
   void FailAll();
   Status EndedStatus(const Key& key) const;
@@ -125,7 +127,7 @@ class Controller {
   ClockOffset clock_;
   SourceNames told_;  // by this rank; without the names
   Status ended_;
-  int through_ = -1;  // the rank that was through, and left
+  int through_ = -1;  // the rank that left after making all its calls
 };
 
 }  // namespace tf_hvd

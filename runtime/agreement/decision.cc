@@ -21,13 +21,13 @@ void KeepLowestDiffering(const Submission& candidate,
   if (candidate.request != request) KeepLowest(candidate, best);
 }
 
-// The same for the steps.
+// The same for steps.
 void KeepLowestOffStep(const RankStep& candidate, int64_t step,
                        std::optional<RankStep>* best) {
   if (candidate.step != step) KeepLowest(candidate, best);
 }
 
-// And for the sources, of those that know them.
+// The same for sources, among the ranks that know them.
 void MergeSources(const Vote& a, const Vote& b, Vote* merged) {
   for (const auto* each : {&a.sources, &b.sources}) {
     if (each->has_value()) KeepLowest(**each, &merged->sources);
@@ -63,9 +63,9 @@ std::string DescribeSteps(std::string_view name, const Vote& vote) {
   return MismatchIn(name, vote, vote.first.rank) + StepText(vote.step) +
          ", rank " + std::to_string(vote.off_step->rank) + " " +
          StepText(vote.off_step->step) +
-         "; all ranks must make the same steps. If one rank failed, repeated "
-         "or skipped a step, make every rank do the same, or restart all from "
-         "a checkpoint";
+         "; all ranks must run the same steps. If one rank failed, repeated "
+         "or skipped a step, make every rank do the same, or restart all ranks "
+         "from a checkpoint";
 }
 
 std::string DescribeOtherSources(std::string_view name, const Vote& vote,
@@ -77,15 +77,15 @@ std::string DescribeOtherSources(std::string_view name, const Vote& vote,
          "reduces the gradient of " + first + ", rank " +
          std::to_string(vote.off_sources->rank) + " that of " + second +
          "; all ranks must reduce the gradients of the same variables, in the "
-         "same order. If each rank trains another part of a model, compute "
+         "same order. If each rank trains a different part of a model, compute "
          "the gradients of all variables on every rank "
          "(unconnected_gradients=tf.UnconnectedGradients.ZERO). If several "
          "threads train, start their steps in the same order on all ranks. If "
-         "a model was made anew, broadcast its variables on all ranks";
+         "a model was recreated, broadcast its variables on all ranks";
 }
 
-// What a rank that has joined can take part in, with zeros or without rows. A
-// compiled step has room for as many rows of each rank.
+// The requests that a rank which has joined can take part in, with zeros or
+// without rows. A compiled step expects the same number of rows from each rank.
 bool RunsAfterJoin(const Request& request) {
   return Has(request.kind, kRunsAfterJoin) &&
          !(request.compiled && RowsDiffer(request.kind));
@@ -158,7 +158,7 @@ std::string Decide(std::string_view name, const Vote& vote, int32_t set,
   if (vote.joined && !RunsAfterJoin(*vote.first.request)) {
     return "'" + std::string(name) +
            "' cannot run: a rank has already joined, and only allreduce, "
-           "allgather and barrier go on without it" +
+           "allgather and barrier can run without it" +
            (vote.first.request->compiled ? ", allgather only in a step that "
                                            "XLA does not compile"
                                          : "");

@@ -11,6 +11,7 @@ bool LocalRequests::HasJoined(int32_t set) const {
 }
 
 void LocalRequests::Add(Entry entry) {
+  submitted_ns_ = std::max(submitted_ns_, entry.submitted_ns);
   if (entry.request.kind == OpKind::kJoin) {
     const int32_t set = entry.set;
     entry.name = kJoinName;
@@ -20,10 +21,10 @@ void LocalRequests::Add(Entry entry) {
   ever_compiled_ = ever_compiled_ || entry.request.compiled;
   const Key key{entry.set, entry.name};
   if (IsWaitedFor(key)) {
-    entry.local_error =
-        InvalidArgument("duplicate name: '" + entry.name +
-                        "' was submitted again before the first was complete; "
-                        "give concurrent collectives different names");
+    entry.local_error = InvalidArgument(
+        "duplicate name: '" + entry.name +
+        "' was submitted again before the first call was complete; "
+        "give concurrent collectives different names");
   }
   if (!entry.local_error.ok()) Answer(&entry, entry.local_error);
   auto& waiting = queue_[key];
@@ -31,9 +32,8 @@ void LocalRequests::Add(Entry entry) {
   if (waiting.size() == 1) turns_.push_back(key);
 }
 
-// A call that was refused or given up is complete for its caller, though it
-// still waits for its turn, or is executed: a step that failed may be made
-// again.
+// A call that was refused or given up is complete for its caller, even if it
+// still waits for its turn or is being executed: a failed step may be repeated.
 bool LocalRequests::IsWaitedFor(const Key& key) const {
   const auto waiting = queue_.find(key);
   if (waiting != queue_.end() &&
@@ -51,14 +51,14 @@ bool LocalRequests::IsWaitedFor(const Key& key) const {
 std::vector<Key> LocalRequests::TakeTurns() {
   AdmitJoins();
   std::vector<Key> turns = std::exchange(turns_, {});
-  // The set may have been removed meanwhile, or the runtime ended.
+  // The set may have been removed meanwhile, or the runtime may have ended.
   const auto gone = [this](const Key& key) { return queue_.count(key) == 0; };
   turns.erase(std::remove_if(turns.begin(), turns.end(), gone), turns.end());
   return turns;
 }
 
-// Join is voted for when nothing of this rank in that set is still unvoted: its
-// vote counts for everything that others have open.
+// Join is voted for when this rank has voted for all its other requests in that
+// set: its vote counts for everything that other ranks have open.
 void LocalRequests::AdmitJoins() {
   for (auto join = want_join_.begin(); join != want_join_.end();) {
     const int32_t set = join->first;
@@ -102,14 +102,14 @@ void LocalRequests::Finished(const Key& key) {
 }
 
 void LocalRequests::NoteProgress(uint64_t moved, int64_t now_ns) {
-  // Join waits for others to finish their work: as long as they do, it is no
-  // stall.
+  // Join waits for other ranks to finish their work. While they make progress,
+  // it is not a stall.
   for (const int32_t set : std::exchange(active_, {})) {
     const auto join = queue_.find({set, kJoinName});
     if (join != queue_.end()) join->second.front().submitted_ns = now_ns;
   }
-  // What is in order waits for what is before it: as long as anything moves, it
-  // is no stall.
+  // An ordered request waits for those before it. While anything moves, it is
+  // not a stall.
   const bool moves = std::exchange(finished_any_, false) ||
                      std::exchange(moved_, moved) != moved;
   if (moves) moved_ns_ = now_ns;

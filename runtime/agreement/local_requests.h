@@ -1,7 +1,6 @@
-// LocalRequests: this rank's own requests, from when they are admitted until
-// the executor has finished them. Says whose turn it is to be voted for: of one
-// name only the oldest is, and join when nothing else of the set is left to
-// vote for.
+// LocalRequests: this rank's requests, from their admission until the executor
+// has finished them. Says which requests to vote for: only the oldest of each
+// name, and join when the set has no other request left to vote for.
 //
 // Casts no vote itself. Owned by the holder of the progress lock.
 #ifndef TF_HVD_RUNTIME_AGREEMENT_LOCAL_REQUESTS_H_
@@ -23,69 +22,73 @@
 
 namespace tf_hvd {
 
-// An own request that has been put in order.
+// A request of this rank that has been ordered.
 struct Executing {
-  int64_t since_ns = 0;  // the executor has not moved since; 0: not looked yet
+  // Since when the executor has not moved; 0: not checked yet.
+  int64_t since_ns = 0;
   std::shared_ptr<const CallerState> caller;
 };
 
 class LocalRequests {
  public:
-  // Tells a caller what has become of its request.
+  // Reports the outcome of a request to its caller.
   using Tell = std::function<void(Completion done, const Status& status)>;
 
   explicit LocalRequests(Tell tell) : tell_(std::move(tell)) {}
 
-  // Whoever has joined submits nothing in that set before join() returns.
+  // A rank that has joined submits nothing in that set before join() returns.
   bool HasJoined(int32_t set) const;
 
-  // A request of a set that this rank is a member of, and has not joined. One
-  // that is wrong on this rank alone is answered here, but stays: it is voted
-  // as a local error, so that the other ranks' calls fail as well.
+  // Adds a request of a set that this rank is a member of, and has not joined.
+  // A request that is invalid on this rank only is answered here, but stays: it
+  // is voted as a local error, so that the other ranks' calls fail as well.
   void Add(Entry entry);
 
-  // What is to be voted for, oldest turn first; each request is given once.
+  // Requests to vote for, oldest first; each request is returned once.
   std::vector<Key> TakeTurns();
   // The oldest request of that name.
   const Entry& Front(const Key& key) const { return queue_.at(key).front(); }
 
-  // The request is in order: the next of its name has its turn. None if this
-  // rank has joined, or if the call has been answered.
+  // The request has been ordered: the next of its name may be voted for. Empty
+  // if this rank has joined, or if the call has been answered.
   std::optional<Entry> Ordered(const Key& key);
 
-  // The executor has finished what was put in order.
+  // The executor has finished an ordered request.
   void Finished(const Key& key);
 
-  // What counts as no wait, to be called several times a second: join's, while
-  // others of its set put something in order, and what executes, while it
-  // moves. `moved` grows then.
+  // Resets waits that are not stalls; to be called several times a second. Join
+  // does not stall while other ranks of its set have requests ordered, nor do
+  // executing requests while they make progress, as `moved` then increases.
   void NoteProgress(uint64_t moved, int64_t now_ns);
 
-  // Fails what is not in order yet: all of it, or that of one set.
+  // Fails the requests that are not ordered yet: all of them, or those of one
+  // set.
   void FailAll(const std::function<Status(const Key& key)>& why);
   void FailSet(int32_t set, const Status& status);
 
-  // Tells the caller, unless it has been told.
+  // Reports to the caller, unless it already has an answer.
   void Answer(Entry* entry, const Status& status);
 
-  // Whether the oldest request of that name is of a step that XLA has compiled,
-  // and whether any was since the runtime was started.
+  // Whether the oldest request of that name belongs to a step that XLA has
+  // compiled, and whether any request did since the runtime was started.
   bool IsCompiled(const Key& key) const;
   bool ever_compiled() const { return ever_compiled_; }
 
-  // True if something is not in order yet.
+  // True if some request is not ordered yet.
   bool Waiting() const { return !queue_.empty() || !want_join_.empty(); }
-  // What is not in order yet, and since when its caller waits. A request that
-  // has been answered only others wait for: it is not among them.
+  // The requests that are not ordered yet, and since when their callers wait.
+  // Excludes requests already answered, which only other ranks wait for.
   std::map<Key, int64_t> Waits() const;
   // True if this rank has submitted the request, or counts as if it had because
-  // it has joined, and it is not in order yet.
+  // it has joined, and the request is not ordered yet.
   bool HasSubmitted(const Key& key) const;
-  // In order, not yet finished. Of one name more than one only if the callers
-  // of the earlier ones have gone; the oldest comes first.
+  // Ordered, not yet finished. More than one of a name only if the callers of
+  // the earlier ones have left; the oldest comes first.
   const std::multimap<Key, Executing>& executing() const { return executing_; }
-  // When the executor was last seen to move.
+  // When the executor last made progress.
   int64_t moved_ns() const { return moved_ns_; }
+  // When the last request was submitted.
+  int64_t submitted_ns() const { return submitted_ns_; }
 
  private:
   bool IsWaitedFor(const Key& key) const;
@@ -93,14 +96,16 @@ class LocalRequests {
 
   const Tell tell_;
   std::map<Key, std::deque<Entry>> queue_;  // only the front one is voted for
-  std::map<int32_t, Entry> want_join_;      // by set: waits for open votes
-  std::vector<Key> turns_;                  // to vote for
+  // By set: wait until all other requests are voted for.
+  std::map<int32_t, Entry> want_join_;
+  std::vector<Key> turns_;  // to vote for
   std::multimap<Key, Executing> executing_;
-  std::set<int32_t> active_;  // sets with something put in order since the last
-                              // NoteProgress
-  bool finished_any_ = false;  // since then
-  uint64_t moved_ = 0;         // then
+  // Sets with a request ordered since the last NoteProgress.
+  std::set<int32_t> active_;
+  bool finished_any_ = false;  // since the last NoteProgress
+  uint64_t moved_ = 0;         // at the last NoteProgress
   int64_t moved_ns_ = 0;
+  int64_t submitted_ns_ = 0;
   bool ever_compiled_ = false;
 };
 

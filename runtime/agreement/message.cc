@@ -16,8 +16,9 @@ constexpr uint16_t kVoteDiffers = 2;
 constexpr uint16_t kVoteLocalError = 4;
 constexpr uint16_t kVoteStep = 8;
 constexpr uint16_t kVoteOffStep = 16;
-constexpr uint16_t kVoteSources = 32;       // of the lowest rank
-constexpr uint16_t kVoteOtherSources = 64;  // of another, as that has none
+constexpr uint16_t kVoteSources = 32;  // of the lowest rank
+constexpr uint16_t kVoteOtherSources =
+    64;  // of another rank, if the lowest has none
 constexpr uint16_t kVoteOffSources = 128;
 constexpr uint16_t kVoteTold = 256;
 
@@ -31,6 +32,9 @@ constexpr uint8_t kResponseThrough = 32;
 
 // Flags of a leave.
 constexpr uint16_t kLeaveThrough = 1;
+
+// Flags of an ask and a query.
+constexpr uint16_t kAskEarly = 1;
 
 uint16_t SourcesFlag(const Vote& vote) {
   if (!vote.sources.has_value()) return 0;
@@ -172,7 +176,7 @@ void GetBatch(Reader* in, std::vector<Response>* batch) {
       }
     } else if (!response.close &&
                (response.slot == kNoSlot || response.define)) {
-      in->Fail();  // no slot says what it is the response to
+      in->Fail();  // no slot says which request this answers
     }
     if ((flags & kResponseError) != 0) response.error = in->GetText();
     batch->push_back(std::move(response));
@@ -197,6 +201,7 @@ RankList GetRanks(Reader* in) {
 void PutAnswer(const StallAnswer& answer, Writer* out) {
   out->Put(static_cast<uint8_t>(answer.agreed));
   out->Put(answer.age_ms);
+  out->Put(answer.stuck_ms);
   PutRanks(answer.voted, out);
   PutRanks(answer.missing, out);
   PutRanks(answer.silent, out);
@@ -207,12 +212,14 @@ void PutAnswer(const StallAnswer& answer, Writer* out) {
     out->Put(static_cast<uint8_t>(group.ever_compiled));
     out->Put(static_cast<uint8_t>(group.waits_in_compiled));
     out->PutText(group.compiling);
+    out->PutText(group.place);
   }
 }
 
 void GetAnswer(Reader* in, StallAnswer* answer) {
   answer->agreed = in->Get<uint8_t>() != 0;
   answer->age_ms = in->Get<uint32_t>();
+  answer->stuck_ms = in->Get<uint32_t>();
   answer->voted = GetRanks(in);
   answer->missing = GetRanks(in);
   answer->silent = GetRanks(in);
@@ -223,6 +230,7 @@ void GetAnswer(Reader* in, StallAnswer* answer) {
     group.ever_compiled = in->Get<uint8_t>() != 0;
     group.waits_in_compiled = in->Get<uint8_t>() != 0;
     group.compiling = in->GetText();
+    group.place = in->GetText();
     answer->waits.push_back(std::move(group));
   }
 }
@@ -272,10 +280,12 @@ bool GetBody(uint16_t flags, Reader* in, Message* message) {
       message->text = in->GetText();
       return true;
     case MessageKind::kAsk:
+      message->early = (flags & kAskEarly) != 0;
       message->set = in->Get<int32_t>();
       message->name = in->GetText();
       return true;
     case MessageKind::kQuery:
+      message->early = (flags & kAskEarly) != 0;
       message->set = in->Get<int32_t>();
       message->name = in->GetText();
       message->query = in->Get<uint32_t>();
@@ -304,6 +314,9 @@ uint16_t FlagsOf(const Message& message) {
       return VoteFlags(message.vote);
     case MessageKind::kLeave:
       return message.through ? kLeaveThrough : uint16_t{0};
+    case MessageKind::kAsk:
+    case MessageKind::kQuery:
+      return message.early ? kAskEarly : uint16_t{0};
     default:
       return 0;
   }
@@ -316,7 +329,7 @@ void PutHeader(MessageKind kind, uint16_t flags, Writer* out) {
   out->Put(flags);
 }
 
-// The whole length is known at the end.
+// The whole length is known only at the end.
 std::string Finish(Writer* out) {
   out->PatchU32(0, static_cast<uint32_t>(out->size()));
   return out->Take();
@@ -396,7 +409,7 @@ bool MessageStream::Push() {
   }
   edge_->Flush();
   const bool moved = out_begin_ > before;
-  if (out_begin_ > out_.size() / 2) {  // under steady load it never empties
+  if (out_begin_ > out_.size() / 2) {  // under steady load it is never empty
     out_.erase(0, out_begin_);
     out_begin_ = 0;
   }

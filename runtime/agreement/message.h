@@ -3,9 +3,9 @@
 //
 // Header: u32 bytes of the whole message, u8 kind, u8 zero, u16 flags.
 //
-// MessageStream: whole messages over the byte stream of an Edge. What does not
-// fit into the edge waits here, so that sending never blocks. Holder of the
-// progress lock only, but for Readable().
+// MessageStream: whole messages over the byte stream of an Edge. Bytes that do
+// not fit into the edge wait here, so that sending never blocks. Called only by
+// the holder of the progress lock, except Readable().
 #ifndef TF_HVD_RUNTIME_AGREEMENT_MESSAGE_H_
 #define TF_HVD_RUNTIME_AGREEMENT_MESSAGE_H_
 
@@ -39,7 +39,7 @@ enum class MessageKind : uint8_t {
   kClock = 8,      // down
 };
 
-// One type for all kinds: which members count is said by `kind`.
+// One type for all kinds; `kind` determines which members are used.
 struct Message {
   MessageKind kind = MessageKind::kVote;
   int32_t set = kWorldSet;      // vote, ask, query, answer
@@ -50,25 +50,26 @@ struct Message {
   int32_t rank = 0;             // leave
   std::string text;             // leave
   bool through = false;         // leave; see Controller::Leave
-  uint32_t query = 0;           // query, answer: the coordinator's number of it
-  int64_t wait_ns = 0;  // query: how long answers from below are waited for
+  bool early = false;           // ask, query: no warning is due
+  uint32_t query = 0;  // query, answer: the number that the coordinator gave it
+  int64_t wait_ns = 0;  // query: how long to wait for answers from below
   StallAnswer answer;   // answer
   ClockReading clock;   // ask clock, clock
 };
 
 std::string EncodeMessage(const Message& message);
 
-// The messages in which one batch goes to several neighbours. What is equal for
-// several is encoded once: a response whoever gets it, and a message that has
-// the same responses as one before is that one.
+// Encodes one batch for several neighbours, sharing work. A response is encoded
+// once, even for several children. A message with the same responses as an
+// earlier one is reused.
 class BatchEncoder {
  public:
   // `batch` outlives the encoder.
   explicit BatchEncoder(const std::vector<Response>& batch)
       : batch_(batch), encoded_(batch.size()) {}
 
-  // The message of the responses at `places`, which ascend. It stays as long as
-  // the encoder.
+  // The message with the responses at `places`, which ascend. Valid as long as
+  // the encoder exists.
   std::string_view Encode(const std::vector<size_t>& places);
 
   // For tests: how many responses have been encoded.
@@ -76,7 +77,7 @@ class BatchEncoder {
 
  private:
   const std::vector<Response>& batch_;
-  std::vector<std::string> encoded_;  // by place; empty: not needed yet
+  std::vector<std::string> encoded_;  // by place; empty: not encoded yet
   std::map<std::vector<size_t>, std::string> messages_;
   size_t responses_encoded_ = 0;
 };
@@ -84,9 +85,9 @@ class BatchEncoder {
 // `bytes` is one whole message, header included.
 Status DecodeMessage(std::string_view bytes, Message* message);
 
-// The length that the header at the start of `bytes` tells; 0 while there are
-// fewer than kHeaderBytes. A length that no message has counts as kHeaderBytes,
-// so that DecodeMessage sees it and the stream does not wait for ever.
+// The length in the header at the start of `bytes`; 0 if there are fewer than
+// kHeaderBytes. An invalid length counts as kHeaderBytes, so that DecodeMessage
+// rejects it and the stream does not wait indefinitely.
 size_t MessageBytes(std::string_view bytes);
 
 class MessageStream {
@@ -98,11 +99,11 @@ class MessageStream {
 
   void Send(std::string_view message) { out_.append(message); }
 
-  // Hands what waits to the edge. True if anything moved.
+  // Moves waiting bytes to the edge. True if any bytes moved.
   bool Push();
 
-  // Takes what has arrived and gives each whole message to `receive`, which
-  // may Send. True if anything moved.
+  // Reads the received bytes and passes each whole message to `receive`, which
+  // may call Send. True if any bytes moved.
   bool Pull(const std::function<void(std::string_view)>& receive);
 
   bool HasOutput() const { return out_begin_ < out_.size(); }

@@ -9,8 +9,8 @@
 namespace tf_hvd {
 namespace {
 
-// Joins come last, since what was open when the last rank joined still belongs
-// before its end.
+// Joins come last: requests that were open when the last rank joined precede
+// its end.
 bool BatchOrder(const Response& a, const Response& b) {
   const bool a_join = a.key.second == kJoinName;
   const bool b_join = b.key.second == kJoinName;
@@ -18,8 +18,8 @@ bool BatchOrder(const Response& a, const Response& b) {
          std::tie(b_join, b.key.first, b.slot, b.key.second);
 }
 
-// Why a process set cannot be removed; empty if it can, or if the request is
-// another one. Here, because one that is before it in the order may remove the
+// Why a process set cannot be removed; empty if it can, or for any other
+// request. Checked here, because an earlier request in the order may remove the
 // set.
 std::string RemovalError(const ProcessSets& sets, const Request& request) {
   if (request.kind != OpKind::kRemoveSet) return "";
@@ -100,7 +100,8 @@ void Ordering::Forward(const std::vector<Response>& batch, const Send& send) {
   responses_encoded_ += encoder.responses_encoded();
 }
 
-// Numbers were given in the order of names, which is not that of the batch.
+// Numbers were assigned in the order of names, which differs from the order of
+// the batch.
 void Ordering::SetAdded(int32_t set) {
   next_set_ = std::max(next_set_, set + 1);
 }

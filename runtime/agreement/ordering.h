@@ -1,10 +1,9 @@
-// Ordering: from "complete, and coordinated here" to a response batch. Says
-// what becomes of a request, numbers what is new (slots of names, process
-// sets), in which order the responses of a batch stand, and which of them each
-// child gets.
+// Ordering: from "complete, and coordinated here" to a response batch. Decides
+// the outcome of a request, numbers new names (slots) and process sets, sorts
+// the responses of a batch, and selects those that each child gets.
 //
-// Waits for nothing: when a batch is made is the controller's matter. Owned by
-// the holder of the progress lock.
+// Waits for nothing: the controller decides when to make a batch. Owned by the
+// holder of the progress lock.
 #ifndef TF_HVD_RUNTIME_AGREEMENT_ORDERING_H_
 #define TF_HVD_RUNTIME_AGREEMENT_ORDERING_H_
 
@@ -25,34 +24,35 @@ class Ordering {
  public:
   using Send = std::function<void(int child, std::string_view message)>;
 
-  // `sets` outlives it. A name that is agreed here is offered a slot there.
+  // `sets` outlives this object. Names agreed here are offered slots there.
   explicit Ordering(ProcessSets* sets) : sets_(*sets) {}
 
-  // A request is complete; this is the coordinator of its set.
+  // Adds a complete request; this controller is the coordinator of its set.
   void Add(const Key& key, Vote vote);
 
   bool empty() const { return ready_.empty(); }
   bool Contains(const Key& key) const { return ready_.count(key) > 0; }
 
-  // What is ready, as a batch: sorted, so that all ranks fuse alike whatever
-  // became ready first.
+  // The ready requests as a batch, sorted so that all ranks fuse alike, in
+  // whatever order requests became ready.
   std::vector<Response> TakeBatch();
 
-  // What has to go before `batch`: where that ends something, what is ready
-  // here was complete before the end arrived. Else empty.
+  // The responses that must be sent before `batch`. If `batch` ends a set or
+  // the runtime, requests that are ready here were complete before that end.
+  // Otherwise empty.
   std::vector<Response> TakeBefore(const std::vector<Response>& batch);
 
-  // Sends each child what concerns it of a batch.
+  // Sends each child its part of a batch.
   void Forward(const std::vector<Response>& batch, const Send& send);
 
-  // A batch, not only one of this controller, has added this set.
+  // A batch, from this controller or another, has added this set.
   void SetAdded(int32_t set);
-  // The set is gone.
+  // The set has been removed.
   void DropSet(int32_t set);
   // The runtime has ended.
   void Clear() { ready_.clear(); }
 
-  // For tests: responses that were encoded, for whichever children.
+  // For tests: number of responses encoded for all children.
   uint64_t responses_encoded() const { return responses_encoded_; }
 
  private:
@@ -60,7 +60,7 @@ class Ordering {
 
   ProcessSets& sets_;
   std::map<Key, Vote> ready_;  // complete, not yet in a batch
-  SourceNames names_;          // that the sets coordinated here have told
+  SourceNames names_;          // sent by ranks of the sets coordinated here
   int32_t next_set_ = 1;       // the top's number for the next added set
   uint64_t responses_encoded_ = 0;
 };

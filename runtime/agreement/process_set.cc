@@ -69,7 +69,7 @@ int64_t ProcessSet::SinceJoin(const std::string& name,
   if (!has_joined || step < 0) return step;
   const size_t hash = std::hash<std::string_view>()(request.bytes());
   int64_t& first = first_steps.try_emplace({name, hash}, step).first->second;
-  first = std::min(first, step);  // an optimizer that was made anew counts anew
+  first = std::min(first, step);  // a recreated optimizer starts counting again
   return step - first;
 }
 

@@ -1,6 +1,6 @@
-// ProcessSet: one set of ranks as a controller of the tree sees it: who of it
-// lies in which child's subtree, and the slots that stand for the names in use.
-// ProcessSets: all of them, and the place in the tree that they are seen from.
+// ProcessSet: one set of ranks as seen by a controller of the tree: the number
+// of members in each child's subtree, and the slots that stand for the names in
+// use. ProcessSets: all sets, and this rank's place in the tree.
 //
 // Owned by the holder of the progress lock.
 #ifndef TF_HVD_RUNTIME_AGREEMENT_PROCESS_SET_H_
@@ -24,8 +24,8 @@
 
 namespace tf_hvd {
 
-// Slots shorten messages: a number for a (name, request) that was agreed
-// before. Numbers count up and are never reused.
+// Slots shorten messages: a number stands for a (name, request) pair that was
+// agreed before. Numbers increase and are never reused.
 class SlotTable {
  public:
   static constexpr uint32_t kMaxSlots = 4096;
@@ -37,29 +37,29 @@ class SlotTable {
 
   // The slot of `name` if its request is `request`, else kNoSlot.
   uint32_t Find(const std::string& name, const SharedRequest& request) const;
-  // `request` as the slot of `name` has it, so that it needs no encoding, else
-  // a new one.
+  // `request` as stored in the slot of `name`, which needs no encoding;
+  // otherwise a new one.
   SharedRequest Share(const std::string& name, const Request& request) const;
 
   // True if `name` has a slot: it was agreed at least twice.
   bool Knows(const std::string& name) const { return numbers_.count(name) > 0; }
 
-  // Null if there is no such slot.
+  // Null if the slot does not exist.
   const Slot* Get(uint32_t slot) const;
 
-  // Coordinator: `name` was agreed. The number of a new slot for it
-  // when that is the second time (kNoSlot otherwise); the batch then defines
-  // it.
+  // Coordinator: `name` was agreed. Returns the number of a new slot the second
+  // time (kNoSlot otherwise); the batch then defines it.
   uint32_t Offer(const std::string& name);
 
-  // What a batch said. False if the numbers are out of step (a bug).
+  // Adds a slot that a batch defines. False if the numbers are out of step (a
+  // bug).
   [[nodiscard]] bool Define(uint32_t slot, std::string name,
                             SharedRequest request);
 
  private:
   std::vector<Slot> slots_;
   std::unordered_map<std::string, uint32_t> numbers_;
-  uint32_t offered_ = 0;  // runs ahead of slots_ by what is in this batch
+  uint32_t offered_ = 0;  // ahead of slots_ by the new slots of this batch
   // Names agreed once; emptied when full, so one-time names cost no memory.
   std::unordered_set<std::string> seen_;
 };
@@ -71,16 +71,17 @@ struct ProcessSet {
   SetMembers members;
   // Child (or this rank itself) -> number of members in its subtree, all > 0.
   std::map<int, int> need;
-  bool coordinated = false;  // all members lie in this controller's subtree
-  bool member = false;       // this rank is one
-  // After a join the ranks have made different numbers of steps, and go on
-  // together: from then on steps count from the first call. By name and hash of
-  // the request: optimizers of several models may share a name.
+  // All members are below this controller, or are this rank.
+  bool coordinated = false;
+  bool member = false;  // this rank is a member
+  // After a join the ranks have made different numbers of steps, so steps are
+  // counted from the first call after it. By name and hash of the request,
+  // because optimizers of several models may share a name.
   bool has_joined = false;
   std::map<std::pair<std::string, size_t>, int64_t> first_steps;
   SlotTable slots;
 
-  // The step to compare with other ranks' of a call of `name` at `step`.
+  // The step to compare with other ranks', for a call of `name` at `step`.
   int64_t SinceJoin(const std::string& name, const SharedRequest& request,
                     int64_t step);
   // The last member has joined.
@@ -96,14 +97,14 @@ class ProcessSets {
   const TreePlace& place() const { return place_; }
   const ProcessSet& world() const { return sets_.at(kWorldSet); }
 
-  // Null if there is no such set.
+  // Null if the set does not exist.
   ProcessSet* Find(int32_t set);
   const ProcessSet* Find(int32_t set) const;
-  // True if there was such a set, and it has been removed.
+  // True if the set existed and has been removed.
   bool Removed(int32_t set) const { return removed_.count(set) > 0; }
 
   const ProcessSet& Add(int32_t set, std::vector<int> members);
-  // False if there is no such set.
+  // False if the set does not exist.
   bool Remove(int32_t set);
 
  private:

@@ -6,11 +6,14 @@
 namespace tf_hvd {
 namespace {
 
-// All but the ranks.
+// Compares everything except the ranks. Ranks that compile may be at different
+// lines; the line of the lowest represents them. There is room for only a few
+// groups, and a sleeping rank must be in one of them.
 bool SameWait(const WaitGroup& a, const WaitGroup& b) {
+  const bool compile = !a.compiling.empty() && a.waits_for.empty();
   return a.waits_for == b.waits_for && a.ever_compiled == b.ever_compiled &&
          a.waits_in_compiled == b.waits_in_compiled &&
-         a.compiling == b.compiling;
+         a.compiling == b.compiling && (compile || a.place == b.place);
 }
 
 bool LowerRank(const WaitGroup& a, const WaitGroup& b) {
@@ -39,6 +42,7 @@ StallAnswer Merge(const StallAnswer& a, const StallAnswer& b) {
   StallAnswer merged;
   merged.agreed = a.agreed || b.agreed;
   merged.age_ms = std::max(a.age_ms, b.age_ms);
+  merged.stuck_ms = std::min(a.stuck_ms, b.stuck_ms);
   merged.voted = Merge(a.voted, b.voted);
   merged.missing = Merge(a.missing, b.missing);
   merged.silent = Merge(a.silent, b.silent);
@@ -50,6 +54,7 @@ StallAnswer Merge(const StallAnswer& a, const StallAnswer& b) {
     if (same == merged.waits.end()) {
       merged.waits.push_back(group);
     } else {
+      if (LowerRank(group, *same)) same->place = group.place;
       same->ranks = Merge(same->ranks, group.ranks);
     }
   }

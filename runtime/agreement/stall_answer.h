@@ -1,7 +1,7 @@
-// StallAnswer: what the ranks of a subtree answer to a stall query
-// (agreement.md, section 8), and how answers merge on their way up. However
-// many ranks have answered, an answer holds no more than the report shows of
-// them. Pure.
+// StallAnswer: the answer of the ranks of a subtree to a stall query
+// (agreement.md, section 8), and the merging of answers on their way up. An
+// answer's size is limited to what the report shows, however many ranks have
+// answered. Pure.
 #ifndef TF_HVD_RUNTIME_AGREEMENT_STALL_ANSWER_H_
 #define TF_HVD_RUNTIME_AGREEMENT_STALL_ANSWER_H_
 
@@ -12,7 +12,7 @@
 
 namespace tf_hvd {
 
-// Some ranks: how many they are, and the lowest of them.
+// A list of ranks: their number, and the lowest of them.
 struct RankList {
   static constexpr size_t kMaxNamed = 16;
 
@@ -26,37 +26,43 @@ struct RankList {
   uint32_t count = 0;
 };
 
-// Of lists that have no rank in common.
+// Merges lists that have no rank in common.
 RankList Merge(const RankList& a, const RankList& b);
 
-// Ranks that are missing, and what all of them wait for instead.
+// Missing ranks, and what all of them wait for instead.
 struct WaitGroup {
-  std::string waits_for;  // for people; empty: no collective
+  std::string waits_for;  // for messages; empty: not in a collective
   RankList ranks;
-  // Whether they have made calls of steps that XLA has compiled.
+  // Whether they have called collectives in steps that XLA has compiled.
   bool ever_compiled = false;
   // Whether they wait for such a call.
   bool waits_in_compiled = false;
-  // The step that they have begun to compile, without a call since; empty:
-  // none that is known.
+  // The step that they have started to compile, without a call since; empty:
+  // none known.
   std::string compiling;
+  // The line that their programs are at; empty: unknown.
+  std::string place;
 };
 
 struct StallAnswer {
   static constexpr size_t kMaxGroups = 16;
+  static constexpr uint32_t kNoRank = 0xffffffff;
 
-  bool agreed = false;  // the request has been put in order meanwhile
-  uint32_t age_ms = 0;  // for how long one of `voted` has waited, at most
+  bool agreed = false;  // the request has been ordered meanwhile
+  uint32_t age_ms = 0;  // the longest wait of a rank in `voted`
+  // How long none of the ranks has made progress, each of which waits for a
+  // call of this set's members; 0 if one of them does not wait.
+  uint32_t stuck_ms = kNoRank;
   RankList voted;
   RankList missing;
-  RankList silent;  // have not answered in time
-  // Of the missing, by their lowest rank. Those with the lowest, if there are
-  // too many.
+  RankList silent;  // ranks that have not answered in time
+  // Groups of missing ranks, sorted by their lowest rank. If there are too
+  // many, those with the lowest ranks.
   std::vector<WaitGroup> waits;
 };
 
-// Of answers of different ranks. Associative and commutative but for `waits`
-// where there are more than kMaxGroups of them.
+// Merges answers of different ranks. Associative and commutative except for
+// `waits` if there are more than kMaxGroups of them.
 StallAnswer Merge(const StallAnswer& a, const StallAnswer& b);
 
 }  // namespace tf_hvd

@@ -11,19 +11,28 @@
 namespace tf_hvd {
 namespace {
 
-// Levels of the tree below `rank`, of which some may not be there.
+// Levels of the tree below `rank`; some may have no ranks.
 int HeightBelow(int rank, const Topology& topology) {
-  int height = 1;  // the other ranks of its node
+  int height = 1;  // the other ranks on its node
   const auto arity = static_cast<size_t>(topology.fan_out);
   auto node = static_cast<size_t>(topology.NodeOf(rank));
   while ((node = node * arity + 1) < topology.nodes.size()) ++height;
   return height;
 }
 
-// An age as it travels.
+// The share of a query's time that a program has to report its line: 1/10.
+constexpr int64_t kPlaceShare = 10;
+
+// An age in its wire form.
 uint32_t InMs(int64_t age_ns) {
   return static_cast<uint32_t>(
       std::clamp<int64_t>(age_ns / kMs, 0, 0xffffffff));
+}
+
+// No limit may exceed the one that ends every wait.
+StallOptions Limited(StallOptions options) {
+  options.stuck_ns = std::min(options.stuck_ns, options.fail_ns);
+  return options;
 }
 
 }  // namespace
@@ -36,7 +45,7 @@ StallMonitor::StallMonitor(const ProcessSets& sets, const Ordering& ordering,
       ordering_(ordering),
       own_(own),
       topology_(topology),
-      options_(options),
+      options_(Limited(options)),
       runner_(runner),
       host_(host),
       height_(HeightBelow(topology.rank, topology)) {}
@@ -51,6 +60,7 @@ void StallMonitor::Tick(int64_t now_ns) {
     const bool over = now_ns - it->second >= options_.query_ns;
     it = over ? quiet_since_.erase(it) : std::next(it);
   }
+  AnswerDelayed(now_ns);
   std::vector<Key> due;
   for (const auto& [key, query] : queries_) {
     if (now_ns >= query.due_ns) due.push_back(key);
@@ -62,35 +72,40 @@ int64_t StallMonitor::due_ns() const {
   int64_t due_ns = std::numeric_limits<int64_t>::max();
   for (const auto& [key, query] : queries_) {
     const ProcessSet* const set = sets_.Find(key.first);
-    if (set == nullptr || set->coordinated) continue;
-    due_ns = std::min(due_ns, query.due_ns);
+    if (set == nullptr) continue;
+    if (query.own_ns > 0) due_ns = std::min(due_ns, query.own_ns);
+    if (!set->coordinated) due_ns = std::min(due_ns, query.due_ns);
   }
   return due_ns;
 }
 
-// The rank that waits ends it itself: whoever should have may be stopped.
+// The waiting rank ends the job itself, because the rank that should do so may
+// be stopped.
 bool StallMonitor::WaitsTooLong(const std::map<Key, int64_t>& waits,
                                 int64_t now_ns) {
+  const int64_t silent_limit = options_.stuck_ns + options_.grace_ns;
   const int64_t last_limit = options_.fail_ns + options_.grace_ns;
   if (options_.fail_ns <= 0) return false;
-  // Those above answer. If they have not moved the call before this one, of the
-  // same name, they know whose data is missing, and are to say so first
+  // The ranks above do answer. If the previous call of the same name has not
+  // moved, they know which rank's data is missing and must report first
   // (ExecutesTooLong).
   const int64_t answered_limit = last_limit + 2 * options_.grace_ns;
   const auto text = [](int64_t limit_ns) {
     return " got no decision within " + SecondsText(limit_ns);
   };
   for (const auto& [key, since_ns] : waits) {
-    if (now_ns - since_ns <= last_limit) continue;
+    if (now_ns - since_ns <= silent_limit) continue;
     const std::vector<int> above = Above(key);
-    if (!above.empty() && Unanswered(asked_[key], now_ns)) {
-      // Who is nearer to the top knows better who it is, and blames a lower
+    const Asked& asked = asked_[key];
+    if (!above.empty() && now_ns - asked.heard_ns > silent_limit &&
+        Unanswered(asked, now_ns)) {
+      // Ranks nearer to the top know better which rank it is, and blame a lower
       // rank: of several texts that one wins.
       AbortWait(key, above.front(),
-                text(last_limit) + NoAnswerText(above, topology_.hosts));
+                text(silent_limit) + NoAnswerText(above, topology_.hosts));
       return true;
     }
-    // Those above are well. It may wait for what is before it.
+    // The ranks above are alive. The request may wait for an earlier one.
     if (now_ns - since_ns <= answered_limit) continue;
     if (now_ns - own_.moved_ns() <= last_limit) continue;
     AbortWait(key, sets_.rank(), text(answered_limit));
@@ -102,20 +117,19 @@ bool StallMonitor::WaitsTooLong(const std::map<Key, int64_t>& waits,
 bool StallMonitor::ExecutesTooLong(int64_t now_ns) {
   if (options_.fail_ns <= 0) return false;
   const int awaited = runner_.awaited();
-  // A rank of this node may wait for another node itself. It knows whom for,
-  // so it may speak first.
+  // A rank on this node may itself wait for another node. It knows which rank
+  // it waits for, so it may report first.
   const bool here = awaited >= 0 && topology_.nodes.size() > 1 &&
                     topology_.NodeOf(awaited) == topology_.NodeOf(sets_.rank());
   const int64_t last_limit =
-      options_.fail_ns + (here ? 2 : 1) * options_.grace_ns;
+      options_.stuck_ns + (here ? 2 : 1) * options_.grace_ns;
   for (const auto& [key, one] : own_.executing()) {
     if (now_ns - one.since_ns <= last_limit) continue;
     std::string what = " was agreed by all ranks and has not moved for " +
                        SecondsText(last_limit);
     if (awaited >= 0) {
       what += ": no data from " + RankText(awaited, topology_.hosts) +
-              " (stopped, or its machine cannot be reached, or it waits for "
-              "another rank itself)";
+              " (stopped, unreachable, or itself waiting for another rank)";
     }
     AbortWait(key, sets_.rank(), what);
     return true;
@@ -142,16 +156,15 @@ void StallMonitor::AskForWaits(const std::map<Key, int64_t>& waits,
       continue;
     }
     Asked& asked = asked_[key];
-    // Past the limit the next report ends the job, and has only the grace to do
-    // so before waiters end it, who know less.
-    const bool last = options_.fail_ns > 0 && age_ns >= options_.fail_ns;
-    const int64_t beat_ns = last ? options_.query_ns : options_.warn_ns;
-    if (asked.asked_ns == 0 || now_ns - asked.asked_ns >= beat_ns) {
-      // Who asks more often than answers are waited for waits all the same.
+    if (AsksNow(asked, since_ns, now_ns)) {
+      // A rank that asks more often than answers arrive still counts as
+      // waiting.
       if (asked.asked_ns == 0 || Heard(asked)) asked.since_ns = now_ns;
       asked.asked_ns = now_ns;
-      if (!last) asked.warned = false;
-      Ask(key, now_ns);
+      if (options_.fail_ns <= 0 || age_ns < options_.fail_ns) {
+        asked.warned = false;
+      }
+      Ask(key, /*early=*/false, now_ns);
     } else if (!asked.warned && Unanswered(asked, now_ns)) {
       asked.warned = true;
       const std::vector<int> above = Above(key);
@@ -162,21 +175,36 @@ void StallMonitor::AskForWaits(const std::map<Key, int64_t>& waits,
   }
 }
 
+// After a limit the next report may end the job. It must do so within the grace
+// time, before the waiting ranks, which know less, end it.
+bool StallMonitor::AsksNow(const Asked& asked, int64_t since_ns,
+                           int64_t now_ns) const {
+  const auto over = [since_ns](int64_t limit_ns, int64_t at_ns) {
+    return limit_ns > 0 && at_ns - since_ns >= limit_ns;
+  };
+  const bool last = over(options_.fail_ns, now_ns);
+  const int64_t beat_ns = last ? options_.query_ns : options_.warn_ns;
+  return asked.asked_ns == 0 || now_ns - asked.asked_ns >= beat_ns ||
+         (over(options_.stuck_ns, now_ns) &&
+          !over(options_.stuck_ns, asked.asked_ns));
+}
+
 void StallMonitor::AskEarly(const Key& key, int64_t age_ns, int64_t now_ns) {
   if (age_ns < options_.compiled_ns || !own_.IsCompiled(key)) return;
   Asked& asked = asked_[key];
-  if (!std::exchange(asked.early, true)) Ask(key, now_ns);
+  if (!std::exchange(asked.early, true)) Ask(key, /*early=*/true, now_ns);
 }
 
-void StallMonitor::Ask(const Key& key, int64_t now_ns) {
+void StallMonitor::Ask(const Key& key, bool early, int64_t now_ns) {
   Message ask;
   ask.kind = MessageKind::kAsk;
+  ask.early = early;
   ask.set = key.first;
   ask.name = key.second;
   OnAsk(ask, now_ns);
 }
 
-// A query that came shortly before answers the question as well.
+// A query that arrived shortly before answers this question as well.
 bool StallMonitor::Heard(const Asked& asked) const {
   return asked.heard_ns > 0 &&
          asked.heard_ns >= asked.since_ns - 2 * options_.query_ns;
@@ -194,8 +222,8 @@ std::vector<int> StallMonitor::Above(const Key& key) const {
                            topology_.fan_out);
 }
 
-// A question that was passed on shortly before, or its query, stands for all of
-// them: the coordinator would take no notice of this one.
+// A question that was passed on shortly before, or its query, covers this one:
+// the coordinator would ignore it.
 void StallMonitor::OnAsk(const Message& ask, int64_t now_ns) {
   const ProcessSet* const set = sets_.Find(ask.set);
   if (set == nullptr) return;
@@ -211,13 +239,14 @@ void StallMonitor::OnAsk(const Message& ask, int64_t now_ns) {
   query.kind = MessageKind::kQuery;
   query.set = ask.set;
   query.name = ask.name;
+  query.early = ask.early;
   query.query = ++last_query_;
   query.wait_ns = options_.query_ns;
   OnQuery(std::move(query), now_ns);
 }
 
-// Those below have less time the farther down they are: what they have by then
-// is to arrive before the time is over here.
+// The lower a rank, the less time it has: its answer must arrive before the
+// time is over here.
 void StallMonitor::OnQuery(Message query, int64_t now_ns) {
   const ProcessSet* const set = sets_.Find(query.set);
   if (set == nullptr) return;
@@ -235,14 +264,36 @@ void StallMonitor::OnQuery(Message query, int64_t now_ns) {
     open.awaited.insert(child);
     host_->Send(child, bytes);
   }
+  const bool missing = set->member && !own_.HasSubmitted(key) &&
+                       own_.executing().count(key) == 0;
+  if (missing && !query.early && host_->AskPlace()) {
+    // The ranks above wait longer than this: each level has its share of the
+    // time.
+    open.own_ns = now_ns + options_.query_ns / kPlaceShare;
+    open.due_ns = std::max(open.due_ns, open.own_ns);
+    return;
+  }
   if (set->member) Take(OwnAnswer(key, now_ns), now_ns, &open);
   EndIfComplete(key, now_ns);
+}
+
+// The program has had its time to report its line.
+void StallMonitor::AnswerDelayed(int64_t now_ns) {
+  std::vector<Key> due;
+  for (auto& [key, query] : queries_) {
+    if (query.own_ns == 0 || now_ns < query.own_ns) continue;
+    query.own_ns = 0;
+    Take(OwnAnswer(key, now_ns), now_ns, &query);
+    due.push_back(key);
+  }
+  for (const Key& key : due) EndIfComplete(key, now_ns);
 }
 
 StallAnswer StallMonitor::OwnAnswer(const Key& key, int64_t now_ns) const {
   StallAnswer answer;
   const RankList self(std::vector<int>{sets_.rank()});
   const std::map<Key, int64_t> waits = own_.Waits();
+  answer.stuck_ms = StuckMs(key.first, waits, now_ns);
   if (own_.HasSubmitted(key)) {
     answer.voted = self;
     const auto own = waits.find(key);
@@ -260,13 +311,31 @@ StallAnswer StallMonitor::OwnAnswer(const Key& key, int64_t now_ns) const {
         waits.begin(), waits.end(),
         [this](const auto& wait) { return own_.IsCompiled(wait.first); });
     group.compiling = host_->Compiling();
+    group.place = host_->Place();
     answer.waits.push_back(std::move(group));
   }
   return answer;
 }
 
-// An answer to an earlier query, of a rank that was stopped meanwhile, says
-// nothing about this one.
+// A rank that waits for a rank outside the set may be waiting for one that is
+// busy. Ordered requests make progress, or end by their own limit.
+uint32_t StallMonitor::StuckMs(int32_t set, const std::map<Key, int64_t>& waits,
+                               int64_t now_ns) const {
+  if (!own_.executing().empty() || !host_->Compiling().empty()) return 0;
+  const std::vector<int>& members = *sets_.Find(set)->members;
+  const bool stuck =
+      std::any_of(waits.begin(), waits.end(), [&](const auto& wait) {
+        const ProcessSet* const other = sets_.Find(wait.first.first);
+        return other != nullptr &&
+               std::includes(members.begin(), members.end(),
+                             other->members->begin(), other->members->end());
+      });
+  const int64_t since_ns = std::max(own_.submitted_ns(), own_.moved_ns());
+  return stuck ? InMs(now_ns - since_ns) : 0;
+}
+
+// Ignores an answer to an earlier query, from a rank that was stopped
+// meanwhile.
 void StallMonitor::OnAnswer(int child, const Message& answer, int64_t now_ns) {
   const Key key{answer.set, answer.name};
   const auto query = queries_.find(key);
@@ -278,7 +347,7 @@ void StallMonitor::OnAnswer(int child, const Message& answer, int64_t now_ns) {
   EndIfComplete(key, now_ns);
 }
 
-// The age of a wait is kept as the time when it began.
+// The age of a wait is stored as the time when it began.
 void StallMonitor::Take(const StallAnswer& answer, int64_t now_ns,
                         StallQuery* query) {
   query->answer = Merge(query->answer, answer);
@@ -290,13 +359,14 @@ void StallMonitor::Take(const StallAnswer& answer, int64_t now_ns,
 // The coordinator waits even if all have answered: the request may be about to
 // complete.
 void StallMonitor::EndIfComplete(const Key& key, int64_t now_ns) {
-  const bool complete = queries_.at(key).awaited.empty();
+  const StallQuery& query = queries_.at(key);
+  const bool complete = query.awaited.empty() && query.own_ns == 0;
   const ProcessSet* const set = sets_.Find(key.first);
   if (!complete || set == nullptr || set->coordinated) return;
   EndQuery(key, now_ns);
 }
 
-// What has not come by now comes too late.
+// Later answers are ignored.
 void StallMonitor::EndQuery(const Key& key, int64_t now_ns) {
   const auto found = queries_.find(key);
   const StallQuery query = std::move(found->second);
@@ -307,6 +377,7 @@ void StallMonitor::EndQuery(const Key& key, int64_t now_ns) {
   report.answer = query.answer;
   report.answer.silent = Silent(query, *set->members);
   report.age_ns = query.answer.voted.empty() ? 0 : now_ns - query.since_ns;
+  report.now_ns = now_ns;
   if (set->coordinated) return Report(key, report);
   Message message;
   message.kind = MessageKind::kAnswer;
@@ -318,7 +389,7 @@ void StallMonitor::EndQuery(const Key& key, int64_t now_ns) {
   host_->Send(sets_.place().parent, EncodeMessage(message));
 }
 
-// With the members below a child that has not answered.
+// Includes the members below a child that has not answered.
 RankList StallMonitor::Silent(const StallQuery& query,
                               const std::vector<int>& members) const {
   RankList silent = query.answer.silent;
@@ -340,30 +411,54 @@ void StallMonitor::ForgetSet(int32_t set) {
     }
   };
   drop(&queries_);
+  drop(&silence_);
   drop(&quiet_since_);
 }
 
-// The age of the wait is what the answers say. Whoever asked may have asked
-// about a request that was put in order meanwhile, and the name be in use for
-// the next one.
+// How long a rank has answered no query about this wait. For a rank that
+// answered before, counts from its last answer: it may have been busy, and a
+// short stop must not end a job in which other ranks have waited for long.
+int64_t StallMonitor::SilentNs(const Key& key, const StallReport& result) {
+  const std::vector<int32_t>& silent = result.answer.silent.named;
+  const auto [it, is_new] = silence_.try_emplace(key);
+  Silence& known = it->second;
+  std::vector<int32_t> still;
+  std::set_intersection(known.ranks.begin(), known.ranks.end(), silent.begin(),
+                        silent.end(), std::back_inserter(still));
+  if (still.empty()) {
+    still = silent;
+    known.since_ns = is_new ? result.now_ns - result.age_ns : known.reported_ns;
+  }
+  known.ranks = std::move(still);
+  known.reported_ns = result.now_ns;
+  return silent.empty() ? 0 : result.now_ns - known.since_ns;
+}
+
+// Takes the age of the wait from the answers. The question may have been about
+// a request that was ordered meanwhile, with the name in use again.
 void StallMonitor::Report(const Key& key, const StallReport& result) {
   const StallAnswer& answer = result.answer;
   if (options_.warn_ns <= 0 || answer.agreed) return;
   if (answer.missing.empty() && answer.silent.empty()) return;
   if (result.age_ns < options_.warn_ns) return ReportUncompiled(key, result);
-  const std::string text =
-      StallText(key, result.age_ns, answer, topology_.hosts);
-  if (options_.fail_ns > 0 && result.age_ns >= options_.fail_ns) {
+  const bool ends = options_.stuck_ns > 0;
+  const bool unheard = SilentNs(key, result) >= options_.stuck_ns;
+  const int64_t all_wait_ns =
+      answer.silent.empty() ? int64_t{answer.stuck_ms} * kMs : 0;
+  const bool deadlock = ends && all_wait_ns >= options_.stuck_ns;
+  const std::string text = StallText(
+      key, result.age_ns, answer, deadlock ? all_wait_ns : 0, topology_.hosts);
+  if (ends && (unheard || deadlock || result.age_ns >= options_.fail_ns)) {
     const RankList& culprits =
-        answer.missing.empty() ? answer.silent : answer.missing;
+        unheard || answer.missing.empty() ? answer.silent : answer.missing;
     host_->Abort(AbortRecord::kStalled, culprits.named.front(), text);
   } else {
     host_->Warn(text);
   }
 }
 
-// Nobody but a call of a compiled step asks so early. Whoever waits for
-// something else and has compiled nothing will not come to that call.
+// Only a call in a compiled step asks this early. Ranks that wait for another
+// call and have compiled nothing will not make that call.
 void StallMonitor::ReportUncompiled(const Key& key, const StallReport& result) {
   if (result.age_ns < options_.compiled_ns + options_.query_ns) return;
   for (const WaitGroup& group : result.answer.waits) {

@@ -38,20 +38,25 @@ std::string ListText(const RankList& ranks,
   return text + MoreText(ranks);
 }
 
-// What ranks do that are missing.
+// What the missing ranks do instead.
 std::string InsteadText(const WaitGroup& group) {
   const bool one = group.ranks.count == 1;
   const std::string compiling = std::string(one ? "has" : "have") +
                                 " begun to compile '" + group.compiling +
                                 "' and made no call since";
-  if (group.waits_for.empty() && !group.compiling.empty()) return compiling;
-  return (one ? "waits for " : "wait for ") +
-         (group.waits_for.empty() ? "no collective" : group.waits_for) +
-         (group.compiling.empty() ? "" : " and " + compiling);
+  const std::string at = group.place.empty() ? "" : ", at " + group.place;
+  if (group.waits_for.empty() && !group.compiling.empty()) {
+    return compiling + at;
+  }
+  if (group.waits_for.empty()) {
+    return (one ? "is" : "are") + std::string(" not in a collective") + at;
+  }
+  return (one ? "waits for " : "wait for ") + group.waits_for +
+         (group.compiling.empty() ? "" : " and " + compiling) + at;
 }
 
-// The missing ranks, and what they wait for instead: ranks that wait for the
-// same are named together.
+// The missing ranks, and what they wait for instead; groups ranks that wait for
+// the same call.
 std::string MissingText(const StallAnswer& answer,
                         const std::vector<std::string>& hosts) {
   std::string text = "; missing " + ListText(answer.missing, hosts);
@@ -62,7 +67,7 @@ std::string MissingText(const StallAnswer& answer,
   return text;
 }
 
-// Whether XLA is all that is waited for.
+// Whether all ranks wait only for XLA.
 bool AllCompile(const StallAnswer& answer) {
   return answer.silent.empty() && !answer.waits.empty() &&
          std::all_of(answer.waits.begin(), answer.waits.end(),
@@ -75,28 +80,34 @@ bool AllCompile(const StallAnswer& answer) {
 std::string AdviceText(const StallAnswer& answer) {
   if (AllCompile(answer)) {
     return ". XLA compiles a step at its first call, and again for each new "
-           "shape of its inputs (a smaller last batch: drop_remainder=True). "
+           "shape of its inputs (for a smaller last batch, use "
+           "drop_remainder=True). "
            "Raise HOROVOD_STALL_SHUTDOWN_TIME_SECONDS if compiling takes "
            "longer";
   }
   if (answer.missing.empty() && !answer.silent.empty()) {
-    return ". A debugger, Ctrl-Z or a scheduler may have stopped a rank that "
-           "does not answer, or its machine cannot be reached any more";
+    return ". A rank that does not answer may have been stopped by a debugger, "
+           "Ctrl-Z or a scheduler, or its machine may be unreachable";
   }
   const bool in_compiled = std::any_of(
       answer.waits.begin(), answer.waits.end(),
       [](const WaitGroup& group) { return group.waits_in_compiled; });
+  const bool at_work = std::any_of(
+      answer.waits.begin(), answer.waits.end(),
+      [](const WaitGroup& group) { return group.waits_for.empty(); });
   return std::string(
              ". Ranks must make the same collective calls, with the same names "
              "and process sets: look for a branch that depends on the rank, "
-             "fewer batches on one rank, a step that one rank makes again, or "
-             "a Session.run that fetches it on some ranks only") +
-         (in_compiled
-              ? ". Of compiled steps side by side, each that waits holds one "
-                "of TensorFlow's inter-op threads: run fewer at a time, or "
-                "raise the number (tf.config.threading."
-                "set_inter_op_parallelism_threads)"
-              : "");
+             "fewer batches on one rank, a step that one rank repeats, or a "
+             "Session.run that fetches the collective on some ranks only") +
+         (in_compiled ? ". Each compiled step that waits in a collective holds "
+                        "one of TensorFlow's inter-op threads: run fewer such "
+                        "steps at a time, or raise the number of threads "
+                        "(tf.config.threading.set_inter_op_parallelism_threads)"
+                      : "") +
+         (at_work ? ". If a rank needs longer, for example for an evaluation, "
+                    "raise HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"
+                  : "");
 }
 
 }  // namespace
@@ -113,7 +124,7 @@ std::string SecondsText(int64_t ns) {
   return std::to_string((ns + kSecond / 2) / kSecond) + " s";
 }
 
-// First what has the same name, which is then in another process set.
+// A call with the same name, in another process set, comes first.
 std::string OtherWaitsText(const std::map<Key, int64_t>& waits,
                            const Key& missed) {
   std::vector<std::string> texts;
@@ -135,7 +146,7 @@ std::string OtherWaitsText(const std::map<Key, int64_t>& waits,
 }
 
 std::string StallText(const Key& key, int64_t age_ns, const StallAnswer& answer,
-                      const std::vector<std::string>& hosts) {
+                      int64_t stuck_ns, const std::vector<std::string>& hosts) {
   std::string text = (AllCompile(answer) ? "slow compilation: " : "stall: ") +
                      Shown(key) + " waited " + SecondsText(age_ns);
   if (!answer.voted.empty()) {
@@ -144,7 +155,13 @@ std::string StallText(const Key& key, int64_t age_ns, const StallAnswer& answer,
   if (!answer.missing.empty()) text += MissingText(answer, hosts);
   if (!answer.silent.empty()) {
     text += "; no answer from " + ListText(answer.silent, hosts) +
-            " (stopped, or cut off behind a rank that is)";
+            " (stopped, or only reachable through a rank that is stopped)";
+  }
+  if (stuck_ns > 0) {
+    text +=
+        "; each rank waits for a call that another rank has not made, and no "
+        "rank has made a call for " +
+        SecondsText(stuck_ns);
   }
   return text + AdviceText(answer);
 }
@@ -167,8 +184,8 @@ std::string NoAnswerText(const std::vector<int>& above,
     text += (i > 0 ? " or " : "") + RankText(above[i], hosts);
   }
   return text +
-         " (stopped, or its machine cannot be reached), who should tell which "
-         "ranks are missing";
+         " (stopped, or its machine cannot be reached), which should report "
+         "the missing ranks";
 }
 
 }  // namespace tf_hvd

@@ -1,4 +1,4 @@
-// What people are told of requests that wait. Pure.
+// Texts for users about waiting requests. Pure.
 #ifndef TF_HVD_RUNTIME_AGREEMENT_STALL_TEXT_H_
 #define TF_HVD_RUNTIME_AGREEMENT_STALL_TEXT_H_
 
@@ -20,22 +20,23 @@ std::string Shown(const Key& key);
 // "30 s"
 std::string SecondsText(int64_t ns);
 
-// What a rank that has not submitted `missed` waits for instead. Empty: no
-// collective.
+// The calls that a rank which has not submitted `missed` waits for instead.
+// Empty: it is not in a collective.
 std::string OtherWaitsText(const std::map<Key, int64_t>& waits,
                            const Key& missed);
 
-// Who is missing of a request that has waited for `age_ns`, and what they wait
-// for instead.
+// The ranks missing from a request that has waited for `age_ns`, and what they
+// wait for instead. `stuck_ns`: how long all ranks have waited for each other;
+// 0: they do not.
 std::string StallText(const Key& key, int64_t age_ns, const StallAnswer& answer,
-                      const std::vector<std::string>& hosts);
+                      int64_t stuck_ns, const std::vector<std::string>& hosts);
 
-// Some ranks' steps are compiled by XLA and those of `group` are not.
+// Some ranks' steps are compiled by XLA, but the steps of `group` are not.
 std::string UncompiledText(const Key& key, const RankList& compiled,
                            const WaitGroup& group,
                            const std::vector<std::string>& hosts);
 
-// Who should have passed the question on, or sent the query.
+// Names the ranks that should have passed the question on, or sent the query.
 std::string NoAnswerText(const std::vector<int>& above,
                          const std::vector<std::string>& hosts);
 

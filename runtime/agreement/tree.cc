@@ -15,7 +15,7 @@ size_t NodeIndexOf(int rank, const Nodes& nodes) {
   return static_cast<size_t>(found - nodes.begin());
 }
 
-// All ranks of the nodes in the subtree of the node `top`, ascending.
+// All ranks of the nodes in the subtree below the node `top`, ascending.
 std::vector<int> RanksUnder(size_t top, const Nodes& nodes, size_t fan_out) {
   std::vector<int> ranks;
   std::vector<size_t> todo = {top};

@@ -28,9 +28,9 @@ std::optional<std::vector<CompleteVote>> Votes::Count(const ProcessSet& set,
     return complete;
   }
 
-  // What is open is settled before the join is passed on: otherwise the parent
-  // counts this child as joined, finishes without its vote, and takes the late
-  // vote for one of the next instance.
+  // Open requests are settled before the join is passed on. Otherwise the
+  // parent counts this child as joined, finishes without its vote, and counts
+  // the late vote for the next instance.
   joined_[key.first].insert(child);
   std::vector<Key> open;
   for (const auto& [other, unused] : tallies_) {
@@ -50,7 +50,7 @@ void Votes::Settle(const ProcessSet& set, const Key& key,
   const std::set<int>& joined = joined_[key.first];
   if (!AllVoted(set, it->second.voted, joined)) return;
   Vote vote = std::move(it->second.vote);
-  // Who voted before it joined takes part with its data.
+  // A rank that voted before it joined takes part with its data.
   if (it->second.voted.size() < set.need.size()) vote.joined = true;
   tallies_.erase(it);
   if (!set.coordinated) passed_up_.insert(key);

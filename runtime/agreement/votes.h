@@ -1,12 +1,12 @@
 // Votes: the count at one place in the tree. Holds a tally for each request
-// that some children have voted for, says when one is complete, which is when
-// it goes on, and remembers what has gone on to the parent.
+// that some children have voted for, reports complete ones, which are then
+// passed on, and remembers those passed to the parent.
 //
 // A child that has joined counts as having voted for everything, and so does
-// one without members. This rank is one of its own children.
+// one without members. This rank also counts as one of the children.
 //
-// Sends nothing and knows no names but join's. Owned by the holder of the
-// progress lock.
+// Sends nothing, and treats no name specially except join's. Owned by the
+// holder of the progress lock.
 #ifndef TF_HVD_RUNTIME_AGREEMENT_VOTES_H_
 #define TF_HVD_RUNTIME_AGREEMENT_VOTES_H_
 
@@ -22,8 +22,8 @@
 
 namespace tf_hvd {
 
-// A request that all members in the subtree have submitted, and their votes as
-// one.
+// A request that all members in the subtree have submitted, and their merged
+// vote.
 struct CompleteVote {
   Key key;
   Vote vote;
@@ -31,29 +31,30 @@ struct CompleteVote {
 
 class Votes {
  public:
-  // A vote of `child`. Gives what is complete with it, in the order in which it
-  // is to go on; nothing at all (nullopt) if the child has voted for that
-  // before, which is a bug. What is not coordinated here counts as passed up.
+  // Counts a vote of `child`. Returns the requests that it completes, in the
+  // order in which to pass them on; nullopt if the child has already voted for
+  // this one, which is a bug. Requests that are not coordinated here count as
+  // passed up.
   [[nodiscard]] std::optional<std::vector<CompleteVote>> Count(
       const ProcessSet& set, int child, const Key& key, const Vote& vote);
 
-  // The request is in order: its next instance may be voted for.
+  // The request has been ordered: its next instance may be voted for.
   void Ordered(const Key& key);
 
-  // The set is gone.
+  // The set has been removed.
   void DropSet(int32_t set);
   // The runtime has ended.
   void Clear();
 
-  // True if nothing is being counted, and no batch is waited for.
+  // True if nothing is being counted and no batch is awaited.
   bool empty() const { return tallies_.empty() && passed_up_.empty(); }
-  // True if this rank has part in votes for a set that it is no member of.
+  // True if this rank takes part in votes for a set that it is not a member of.
   bool RelaysForOthers(const ProcessSets& sets) const;
 
  private:
   struct Tally {
     std::set<int> voted;  // children
-    Vote vote;            // merged; meaningless while nobody has voted
+    Vote vote;            // merged; meaningless until a child has voted
   };
 
   void Settle(const ProcessSet& set, const Key& key,

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -17,7 +18,7 @@
 namespace tf_hvd {
 namespace {
 
-// What the environment says.
+// Reads the settings from the environment.
 Status ReadEnvironment(WorldOptions* options) {
   TF_HVD_RETURN_IF_ERROR(ReadConfig(&options->config));
   TF_HVD_RETURN_IF_ERROR(ReadLaunchInfo(&options->launch));
@@ -27,16 +28,16 @@ Status ReadEnvironment(WorldOptions* options) {
   return Status::Ok();
 }
 
-// How many ranks of the launcher's count init waits for. MPI_Init waits for all
-// of them; who finds MPI running waits for the job's.
+// Number of ranks that init waits for. MPI_Init waits for all ranks of the
+// launcher; if MPI is already running, init waits for the job's ranks only.
 int NeededRanks(const WorldOptions& options) {
   const auto& ranks = options.members.ranks;
   const bool some = ranks.has_value() && MpiIsRunning(SearchOf(options));
   return some ? static_cast<int>(ranks->size()) : options.launch.size;
 }
 
-// This process may have the launcher's variables from a rank: it would come to
-// the job in that rank's place.
+// This process may have inherited the launcher's variables from a rank, and
+// would then take that rank's place in the job.
 Status CheckNotStartedByARank(const LaunchInfo& launch) {
   if (launch.size == 1) return Status::Ok();
   const std::string rank = "rank " + std::to_string(launch.rank) + " of " +
@@ -45,9 +46,10 @@ Status CheckNotStartedByARank(const LaunchInfo& launch) {
     return FailedPrecondition(
         "init() in process " + std::to_string(getpid()) +
         ", which was forked from " + rank +
-        " after that had called init(): it cannot take its place in the job. "
-        "To run it on its own, start it as a new program (subprocess, or "
-        "multiprocessing with \"spawn\") with TF_HVD_ALONE=1 in its "
+        " after the rank had called init(): it cannot take the rank's place in "
+        "the job. To run it independently, start it as a new program "
+        "(subprocess, or multiprocessing with \"spawn\") with TF_HVD_ALONE=1 "
+        "in its "
         "environment");
   }
   const pid_t above = RankAbove(launch.rank_mark, ProgressEngine::kThreadName);
@@ -56,14 +58,14 @@ Status CheckNotStartedByARank(const LaunchInfo& launch) {
       "process " + std::to_string(getpid()) + " was started by " + rank +
       " (process " + std::to_string(above) +
       "), inherited that rank's launcher variables and cannot take its place "
-      "in the job. To run it on its own (rank 0 of 1), set TF_HVD_ALONE=1 in "
-      "its environment (env= of subprocess). If multiprocessing started it, "
-      "the main script runs again in it: put hvd.init() and the training below "
+      "in the job. To run it independently (rank 0 of 1), set TF_HVD_ALONE=1 "
+      "in its environment (env= of subprocess). If multiprocessing started it, "
+      "it runs the main script again: put hvd.init() and the training below "
       "'if __name__ == \"__main__\":'");
 }
 
-// The job's world; where ranks do not come, the process is ended after the
-// stall limit.
+// Makes the job's world. If other ranks do not arrive, the process is ended
+// after the stall limit.
 Status MakeWatchedWorld(const WorldOptions& options, int needed,
                         std::unique_ptr<World>* world, MpiInfo* mpi) {
   std::optional<InitWatch> watch;
@@ -71,7 +73,7 @@ Status MakeWatchedWorld(const WorldOptions& options, int needed,
   return MakeWorld(options, world, mpi);
 }
 
-// A rank does without where no file can be had.
+// A rank runs without a recorder if no file can be created.
 std::unique_ptr<Recorder> MakeRecorder(const WorldOptions& options,
                                        const Topology& topology) {
   const LaunchInfo& launch = options.launch;
@@ -92,12 +94,14 @@ std::unique_ptr<Recorder> MakeRecorder(const WorldOptions& options,
   auto recorder = Recorder::Make(place, rank, &why);
   if (recorder == nullptr && options.config.log_level <= LogLevel::kWarning) {
     WriteLog(LogLevel::kWarning, topology.RankText(topology.rank),
-             "no flight recorder (docs/recorder.md): " + why);
+             "calls of this rank are not recorded, because the flight recorder "
+             "cannot start: " +
+                 why);
   }
   return recorder;
 }
 
-// A file that cannot be written to is no reason not to train.
+// Training continues if a file cannot be written.
 void StartFiles(const Config& config, Runtime* runtime) {
   std::vector<Status> started;
   if (!config.timeline.empty()) {
@@ -122,7 +126,7 @@ Status FindMpi(WorldOptions options, MpiInfo* mpi) {
   return MpiSession::Find(SearchOf(options), mpi);
 }
 
-Status StartJob(WorldOptions options, std::vector<int32_t> sets,
+Status StartJob(WorldOptions options, const JobOptions& job_options,
                 StartedJob* job) {
   TF_HVD_RETURN_IF_ERROR(ReadEnvironment(&options));
   TF_HVD_RETURN_IF_ERROR(CheckNotStartedByARank(options.launch));
@@ -134,10 +138,15 @@ Status StartJob(WorldOptions options, std::vector<int32_t> sets,
   TF_HVD_RETURN_IF_ERROR(
       MakeWatchedWorld(options, NeededRanks(options), &world, &job->mpi));
   auto recorder = MakeRecorder(options, world->topology());
-  auto runtime =
-      MakeRuntime(options.config, std::move(world), std::move(recorder));
+  Config config = options.config;
+  for (int64_t* limit :
+       {&config.stall_warn_ns, &config.stall_fail_ns, &config.stall_stuck_ns}) {
+    *limit /= std::max(job_options.hurry, 1);
+  }
+  auto runtime = MakeRuntime(config, std::move(world), std::move(recorder),
+                             job_options.main_thread);
   if (runtime->topology().size > 1) {
-    const Status agreed = AgreeOnSets(runtime.get(), std::move(sets));
+    const Status agreed = AgreeOnSets(runtime.get(), job_options.sets);
     if (!agreed.ok()) {
       runtime->Shutdown("init() failed", false);
       return agreed;

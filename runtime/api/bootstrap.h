@@ -1,5 +1,5 @@
-// Bootstrap: from the options of init to a runtime that has a place in the job.
-// One thread at a time.
+// Bootstrap: starts a runtime that is a member of the job, from the options of
+// init. One thread at a time.
 #ifndef TF_HVD_RUNTIME_API_BOOTSTRAP_H_
 #define TF_HVD_RUNTIME_API_BOOTSTRAP_H_
 
@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/main_thread.h"
 #include "base/status.h"
 #include "runtime/api/launcher_watch.h"
 #include "runtime/api/runtime.h"
@@ -15,19 +16,28 @@
 
 namespace tf_hvd {
 
-// A place in a job.
+// A started job and this rank's membership in it.
 struct StartedJob {
   std::shared_ptr<Runtime> runtime;
   MpiInfo mpi;                              // empty without MPI
-  std::unique_ptr<LauncherWatch> launcher;  // empty without one
+  std::unique_ptr<LauncherWatch> launcher;  // null if no launcher is watched
 };
 
-// Waits for the job's other ranks. `options`: all but what the environment
-// says, which is read here. `sets`: as for AgreeOnSets.
-Status StartJob(WorldOptions options, std::vector<int32_t> sets,
+// A job's options, besides those of its world.
+struct JobOptions {
+  std::vector<int32_t> sets;          // as for AgreeOnSets
+  MainThread* main_thread = nullptr;  // as for MakeRuntime
+  // For tests: divides all time limits of waits, except init's.
+  int hurry = 1;
+};
+
+// Waits for the job's other ranks. `options`: everything except the settings
+// from the environment, which are read here.
+Status StartJob(WorldOptions options, const JobOptions& job_options,
                 StartedJob* job);
 
-// The MPI that StartJob would start with these options, opened and no more.
+// Loads the MPI that StartJob would use with these options, without starting
+// it.
 Status FindMpi(WorldOptions options, MpiInfo* mpi);
 
 }  // namespace tf_hvd

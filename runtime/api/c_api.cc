@@ -15,6 +15,7 @@
 #include "base/config.h"
 #include "base/counters.h"
 #include "base/forks.h"
+#include "base/main_thread.h"
 #include "base/mutex.h"
 #include "base/processes.h"
 #include "base/types.h"
@@ -32,17 +33,17 @@
 namespace tf_hvd {
 namespace {
 
-// The default runtime, and whether init or shutdown is under way.
+// The default runtime, and whether init or shutdown is in progress.
 struct Global {
   Mutex init_mutex;  // one init or shutdown at a time
   std::atomic<bool> in_init{false};
-  // Written by init and shutdown, which hold init_mutex too.
+  // Written by init and shutdown, which also hold init_mutex.
   StartedJob job GUARDED_BY(ForkSafeMutex());
   // Since the last init.
   bool shut_down GUARDED_BY(ForkSafeMutex()) = false;
 };
 
-// Never destroyed: kernels may still ask while the process ends.
+// Never destroyed: kernels may still use it while the process exits.
 Global& TheGlobal() {
   static auto* const global = new Global;
   return *global;
@@ -76,7 +77,7 @@ std::vector<std::string> Lines(const char* text) {
   }
 }
 
-// But for what the environment says.
+// Everything except the settings from the environment.
 WorldOptions OptionsOf(const tf_hvd_init_options& given) {
   WorldOptions options;
   options.library_dir = given.library_dir == nullptr ? "" : given.library_dir;
@@ -96,13 +97,24 @@ WorldOptions OptionsOf(const tf_hvd_init_options& given) {
   return options;
 }
 
-// Writes `from` as far as there is room.
+// Never destroyed, because its signal handler stays installed. Null if no
+// handler is installed.
+MainThread* TheMainThread(const tf_hvd_init_options& given) {
+  static auto* const main_thread =
+      given.frames_signal == 0
+          ? nullptr
+          : new MainThread(given.frames_signal, given.frames_file,
+                           Lines(given.others_files));
+  return main_thread;
+}
+
+// Writes as much of `from` as fits.
 void CopyNumbers(const std::vector<int32_t>& from, int* to, int capacity) {
   const size_t room = capacity < 0 ? 0 : static_cast<size_t>(capacity);
   std::copy_n(from.begin(), std::min(from.size(), room), to);
 }
 
-// True for as long as it lives.
+// True while an object of this class exists.
 class InInit {
  public:
   explicit InInit(std::atomic<bool>* flag) : flag_(flag) { *flag_ = true; }
@@ -120,9 +132,12 @@ Status Init(const tf_hvd_init_options& given) {
   if (DefaultRuntime() != nullptr) return Status::Ok();
   const InInit in_init(&global.in_init);
   TheSources()->Restart();
+  JobOptions options;
+  options.sets = Numbers(given.sets, given.set_length);
+  options.main_thread = TheMainThread(given);
+  options.hurry = given.hurry;
   StartedJob job;
-  TF_HVD_RETURN_IF_ERROR(
-      StartJob(OptionsOf(given), Numbers(given.sets, given.set_length), &job));
+  TF_HVD_RETURN_IF_ERROR(StartJob(OptionsOf(given), options, &job));
   const MutexLock runtime_lock(ForkSafeMutex());
   global.job = std::move(job);
   global.shut_down = false;
@@ -140,8 +155,8 @@ void Shutdown(const std::string& reason, bool through) {
   std::shared_ptr<Runtime> runtime = DefaultRuntime();
   if (runtime == nullptr) return MpiSession::FinalizeLeftover();
   runtime->Shutdown(reason, through);
-  // These go when the lock is free again: `runtime` is the last reference, or
-  // another thread's, and the watch waits for its thread.
+  // Destroyed after the lock is released. `runtime` may be the last reference,
+  // and the watch waits for its thread.
   std::unique_ptr<LauncherWatch> launcher;
   const MutexLock runtime_lock(ForkSafeMutex());
   launcher = std::move(global.job.launcher);
@@ -156,7 +171,7 @@ MpiInfo TheMpi() {
   return global.job.runtime == nullptr ? MpiInfo() : global.job.mpi;
 }
 
-// The status of a call of the C API, with its text.
+// Converts a status to the C API's return value and text.
 int Report(const Status& status, char* error, size_t error_bytes) {
   if (!status.ok() && error != nullptr) {
     std::snprintf(error, error_bytes, "%s", status.message().c_str());
@@ -164,7 +179,7 @@ int Report(const Status& status, char* error, size_t error_bytes) {
   return static_cast<int>(status.code());
 }
 
-// What `call` makes of the default runtime.
+// The result of `call` with the default runtime.
 template <typename Call>
 int WithRuntime(const Call& call, char* error, size_t error_bytes) {
   std::shared_ptr<Runtime> runtime;
@@ -172,7 +187,7 @@ int WithRuntime(const Call& call, char* error, size_t error_bytes) {
   return Report(found.ok() ? call(runtime.get()) : found, error, error_bytes);
 }
 
-// None where init would fail.
+// Empty where init would fail.
 GpuLibraries LibrariesOfGpus(const char* nccl_candidates) {
   Config config;
   const Status read = ReadConfig(&config);

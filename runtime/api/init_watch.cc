@@ -38,7 +38,9 @@ void InitWatch::Watch() {
   if (config_.log_level <= LogLevel::kWarning) {
     WriteLog(LogLevel::kWarning, who_, Text());
   }
-  if (config_.stall_fail_ns == 0 || IsOverAfter(config_.stall_fail_ns)) return;
+  if (config_.stall_stuck_ns == 0 || IsOverAfter(config_.stall_stuck_ns)) {
+    return;
+  }
   if (config_.log_level <= LogLevel::kError) {
     WriteLog(LogLevel::kError, who_, Text() + ". This process ends here");
   }

@@ -1,8 +1,7 @@
-// InitWatch: what tells the user that init waits for other ranks, and ends the
-// process when that takes too long. Nothing else can: whoever has called
-// MPI_Init waits in it until all ranks have. Who is missing is not known before
-// MPI connects the ranks; `tf_hvd run` knows it
-// (tf_hvd/launch/job/job_watch.py).
+// InitWatch: warns the user that init waits for other ranks, and ends the
+// process after the limit. Nothing else can: MPI_Init returns only after all
+// ranks have called it. Before MPI connects the ranks, the missing ones are
+// unknown here; `tf_hvd run` reports them (tf_hvd/launch/job/job_watch.py).
 #ifndef TF_HVD_RUNTIME_API_INIT_WATCH_H_
 #define TF_HVD_RUNTIME_API_INIT_WATCH_H_
 
@@ -15,15 +14,15 @@
 
 namespace tf_hvd {
 
-// "init() has waited 30 s for 3 other ranks of 4. ...". `others`: of them the
-// job does not start without. Pure.
+// "init() has waited 30 s for 3 other ranks of 4. ...". `others`: number of
+// other ranks that the job needs to start. Pure.
 std::string DescribeWait(int others, int size, int64_t waited_s);
 
 class InitWatch {
  public:
-  // `others`: how many other ranks the job does not start without.
+  // `others`: number of other ranks that the job needs to start.
   InitWatch(const Config& config, const LaunchInfo& launch, int others);
-  // Init has come back.
+  // Init has returned.
   ~InitWatch();
 
   InitWatch(const InitWatch&) = delete;
@@ -31,7 +30,7 @@ class InitWatch {
 
  private:
   void Watch();
-  // Whether init comes back within so long since its start.
+  // Whether init returns within this time after its start.
   bool IsOverAfter(int64_t limit_ns);
   std::string Text() const;
 
@@ -40,7 +39,7 @@ class InitWatch {
   const int size_;
   const std::string who_;  // "rank 1 (host)"
   const int64_t start_ns_;
-  Latch over_;  // init has come back
+  Latch over_;  // init has returned
   std::thread thread_;
 };
 

@@ -19,8 +19,8 @@
 namespace tf_hvd {
 namespace {
 
-// What this process has started, and what that has; not what was given a
-// session of its own, to outlive it.
+// All descendants of this process, except those in another session, which are
+// meant to outlive it.
 std::vector<pid_t> Descendants() {
   const std::map<pid_t, Process> all = AllProcesses();
   std::vector<pid_t> below;
@@ -42,7 +42,8 @@ void SignalAll(int signum) {
   kill(getpid(), signum);
 }
 
-// What MPI would remove in MPI_Finalize; those that use it keep it.
+// Removes the files that MPI would remove in MPI_Finalize; processes that have
+// mapped them keep them.
 void RemoveSegmentsOfMpi() {
   constexpr char kFolder[] = "/dev/shm/";
   std::ifstream maps("/proc/self/maps");
@@ -59,7 +60,7 @@ void RemoveSegmentsOfMpi() {
   }
 }
 
-// Of IPv4 alone: a socket takes an address of this machine only.
+// IPv4 only. A socket can be bound only to an address of this machine.
 bool IsOwnAddress(const std::string& address) {
   sockaddr_in wanted = {};
   wanted.sin_family = AF_INET;
@@ -71,8 +72,8 @@ bool IsOwnAddress(const std::string& address) {
   return own;
 }
 
-// True if a process of this machine listens there. Nobody is connected to: srun
-// would complain of a stranger.
+// True if a process on this machine listens at the port. Does not connect,
+// because srun would report an unknown peer.
 bool Listens(int port) {
   constexpr char kListening[] = "0A";  // proc_net_tcp: TCP_LISTEN
   for (const char* file : {"/proc/net/tcp", "/proc/net/tcp6"}) {
@@ -108,7 +109,7 @@ LauncherWatch::LauncherWatch(const LaunchInfo& launch)
          !IsKeeper(above->second.name)) {
     above = all.find(above->second.parent);
   }
-  if (above == all.end()) return;  // it has ended meanwhile
+  if (above == all.end()) return;  // the launcher has ended meanwhile
   launcher_ = above->second;
   const int port = launch.srun_port;
   const bool here = port > 0 && IsOwnAddress(launch.srun_address);

@@ -19,7 +19,7 @@ namespace {
 class RankRuntime final : public Runtime {
  public:
   RankRuntime(const Config& config, std::unique_ptr<World> world,
-              std::unique_ptr<Recorder> recorder)
+              std::unique_ptr<Recorder> recorder, MainThread* main_thread)
       : timeline_limit_(config.timeline_limit),
         recorder_(std::move(recorder)),
         world_(std::move(world)),
@@ -28,7 +28,7 @@ class RankRuntime final : public Runtime {
             [this](int32_t set, const SetMembers& members) {
               OnSet(set, members);
             },
-            recorder_.get()),
+            recorder_.get(), main_thread),
         engine_(config, world_.get(), &cycle_, &queue_) {}
 
   ~RankRuntime() override { Shutdown("runtime destroyed", false); }
@@ -92,7 +92,7 @@ class RankRuntime final : public Runtime {
       return FailedPrecondition(
           "a timeline is being written: call stop_timeline() first");
     }
-    TF_HVD_RETURN_IF_ERROR(CheckRecorder("timeline"));
+    TF_HVD_RETURN_IF_ERROR(CheckRecorder("a timeline needs"));
     cycle_.clock()->Want(true);
     if (topology().size > 1) world_->doorbell()->Ring();
     const auto clock = [this] {
@@ -148,12 +148,13 @@ class RankRuntime final : public Runtime {
   Status CheckRecorder(const char* what) const {
     if (recorder_ != nullptr) return Status::Ok();
     return FailedPrecondition(
-        std::string("there is no ") + what +
-        " without the flight recorder, for which no memory could be had");
+        what +
+        std::string(
+            " the flight recorder, but its memory could not be allocated"));
   }
 
   Status NeedMetrics() REQUIRES(observers_mutex_) {
-    TF_HVD_RETURN_IF_ERROR(CheckRecorder("count"));
+    TF_HVD_RETURN_IF_ERROR(CheckRecorder("metrics need"));
     if (metrics_ == nullptr) {
       metrics_ = std::make_unique<Metrics>(recorder_.get(), topology().rank,
                                            topology().size);
@@ -166,7 +167,7 @@ class RankRuntime final : public Runtime {
     metrics_file_.reset();
   }
 
-  // Called by the holder of the progress lock, and before there is one.
+  // Called by the holder of the progress lock, and before the lock exists.
   void OnSet(int32_t set, const SetMembers& members) {
     const MutexLock lock(ForkSafeMutex());
     if (members == nullptr) {
@@ -200,9 +201,10 @@ class RankRuntime final : public Runtime {
 
 std::unique_ptr<Runtime> MakeRuntime(const Config& config,
                                      std::unique_ptr<World> world,
-                                     std::unique_ptr<Recorder> recorder) {
+                                     std::unique_ptr<Recorder> recorder,
+                                     MainThread* main_thread) {
   return std::make_unique<RankRuntime>(config, std::move(world),
-                                       std::move(recorder));
+                                       std::move(recorder), main_thread);
 }
 
 }  // namespace tf_hvd

@@ -20,7 +20,7 @@ Entry EntryOf(OpKind kind, const char* name) {
 }
 
 Status SubmitAndWait(Runtime* runtime, Entry entry, int32_t* value = nullptr) {
-  // Shared: the completion may still be returning when the waiter is gone.
+  // Shared: the completion may still be returning after the waiter has left.
   auto ended = std::make_shared<std::promise<std::pair<Status, int32_t>>>();
   auto future = ended->get_future();
   entry.done = Completion([ended](const Status& status, int32_t result) {
@@ -40,7 +40,7 @@ std::string ListOf(const std::vector<int32_t>& ranks) {
   return text + "]";
 }
 
-// What is wrong with a set of `ranks`; empty if nothing is.
+// Describes what is wrong with a set of `ranks`; empty if it is valid.
 std::string WrongRanks(const Runtime& runtime,
                        const std::vector<int32_t>& ranks) {
   if (ranks.empty()) return "a process set needs at least one rank";
@@ -52,13 +52,13 @@ std::string WrongRanks(const Runtime& runtime,
     }
     if (i > 0 && ranks[i] == ranks[i - 1]) {
       return "rank " + std::to_string(ranks[i]) +
-             " is there more than once; name each rank once";
+             " is listed more than once; list each rank once";
     }
   }
   const int32_t same = runtime.FindSet({ranks.begin(), ranks.end()});
   if (same <= kWorldSet) return "";
   return "process set " + std::to_string(same) +
-         " has the same ranks; use that one, or remove it first";
+         " has the same ranks; use that set, or remove it first";
 }
 
 }  // namespace
@@ -93,11 +93,12 @@ Status GatherRanks(Runtime* runtime, const std::vector<int32_t>& mine,
     std::vector<int32_t> data;
     std::vector<int64_t> counts;
   };
-  // Kept by the entry: after an abort the transport may outlive this call.
+  // Kept alive by the entry: after an abort the transport may outlive this
+  // call.
   const auto result = std::make_shared<Result>();
   result->sent = mine;
-  // The name of the call that this prepares: a rank that makes that call
-  // without this one is told so.
+  // Uses the name of the call that this prepares: a rank that makes that call
+  // without this one then gets an error.
   Entry entry = EntryOf(OpKind::kAllgather, kAddName);
   const auto count = static_cast<int64_t>(mine.size());
   entry.request.tensors = {{DType::kInt32, {-1}}};

@@ -26,8 +26,8 @@ constexpr uint32_t kAsleep = 1;
 
 }  // namespace
 
-// Ranks that wait look at each other's bells: the line stays in all of their
-// caches for as long as nobody writes to it.
+// Ranks that wait read each other's bells: the line stays in all of their
+// caches until it is written.
 void Doorbell::SetAsleep(bool asleep) {
   const uint32_t wanted = asleep ? kAsleep : 0;
   if (asleep_ == wanted) return;
@@ -36,8 +36,8 @@ void Doorbell::SetAsleep(bool asleep) {
 }
 
 void Doorbell::RingIfAsleep() {
-  // Exchanged, so that only one of several senders pays for the wake-up; looked
-  // at before, for mostly nobody sleeps.
+  // An exchange, so that only one of several senders makes the wake-up call.
+  // Reads first, because usually no rank sleeps.
   if (asleep_ == kAsleep && asleep_.exchange(0) == kAsleep) Ring();
 }
 
@@ -54,8 +54,8 @@ bool Doorbell::Wait(int64_t limit_ns) {
     if (left_ns <= 0) return false;
     const timespec limit = {static_cast<time_t>(left_ns / kSecond),
                             static_cast<long>(left_ns % kSecond)};
-    // Returns at once if the bell was rung in between. A signal or a wake-up
-    // for nothing ends in another round.
+    // Returns immediately if the bell was rung meanwhile. A signal or a
+    // spurious wake-up causes another round.
     if (Futex(&bell_, FUTEX_WAIT, 0, &limit) != 0 && errno == ETIMEDOUT) {
       left_ns = 0;
     } else {

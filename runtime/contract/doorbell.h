@@ -1,8 +1,8 @@
-// Doorbell: how a sleeping rank is woken. One for each rank, in memory that
-// all ranks of the node can reach (agreement.md, section 7).
+// Doorbell: wakes a sleeping rank. Each rank has one, in memory that all ranks
+// of the node can reach (agreement.md, section 7).
 //
-// Every member may be called on any thread of any process that has the
-// memory mapped; all accesses are sequentially consistent.
+// Every member may be called on any thread of any process that has the memory
+// mapped; all accesses are sequentially consistent.
 #ifndef TF_HVD_RUNTIME_CONTRACT_DOORBELL_H_
 #define TF_HVD_RUNTIME_CONTRACT_DOORBELL_H_
 
@@ -13,17 +13,19 @@ namespace tf_hvd {
 
 class Doorbell {
  public:
-  // Owner: from now on somebody polls (false) or nobody does (true).
+  // Owner: announces that no thread polls from now on (true), or that one does
+  // (false).
   void SetAsleep(bool asleep);
 
-  // Anybody: wakes the owner's background thread if nobody polls there.
+  // Any rank: wakes the owner's background thread if no thread of the owner
+  // polls.
   void RingIfAsleep();
 
-  // Wakes the background thread whatever `asleep` says.
+  // Wakes the background thread regardless of `asleep`.
   void Ring();
 
   // Owner's background thread: sleeps until rung (true) or until `limit_ns` has
-  // passed (false); returns at once if rung since the last Wait.
+  // passed (false); returns immediately if rung since the last Wait.
   bool Wait(int64_t limit_ns);
 
  private:

@@ -1,6 +1,6 @@
-// A process set as it lies on the nodes, and what its members have of a piece.
+// The layout of a process set on the nodes, and each member's part of a piece.
 //
-// Pure but for the memory that NodeParts refers to.
+// Pure except for the memory that NodeParts refers to.
 #ifndef TF_HVD_RUNTIME_CONTRACT_NODE_PARTS_H_
 #define TF_HVD_RUNTIME_CONTRACT_NODE_PARTS_H_
 
@@ -13,12 +13,13 @@
 
 namespace tf_hvd {
 
-// A process set as it lies on the nodes.
+// The layout of a process set on the nodes.
 struct NodeLayout {
-  // The places in the set of the members on each node that has some.
+  // For each node with members: their places in the set.
   std::vector<std::vector<size_t>> members;
-  size_t here = 0;    // this node, among those
-  size_t owners = 0;  // of each node, the first: so many members have all
+  size_t here = 0;  // this node's index among these
+  // The first members of each node; each node has at least this many.
+  size_t owners = 0;
 };
 
 inline size_t MembersOf(const NodeLayout& layout) {
@@ -27,14 +28,15 @@ inline size_t MembersOf(const NodeLayout& layout) {
   return members;
 }
 
-// The members of a node that are served by the owner at a place, itself first.
+// Number of members of a node that the owner at a place serves, including
+// itself.
 inline size_t ServedBy(const NodeLayout& layout, size_t members,
                        size_t owner = 0) {
   return (members - owner + layout.owners - 1) / layout.owners;
 }
 
-// What one piece has of each member's share of the data (what it gives, or
-// gets): a part of at most so many bytes. By places in the set.
+// For one piece: the part, of limited size, of each member's share of the data
+// (its input or its result). Indexed by place in the set.
 class NodeParts {
  public:
   NodeParts(const NodeLayout& layout, const std::vector<Span>& spans,
@@ -51,7 +53,7 @@ class NodeParts {
   size_t BytesOf(uint64_t piece, size_t place) const {
     return BytesIn(piece, ToBytes(runs_.CountOf(place)), most_bytes_);
   }
-  // Where the part begins in `data`, in elements.
+  // Start of the part in `data`, in elements.
   int64_t At(uint64_t piece, size_t place) const {
     return runs_.BeginOf(place) + ToCount(piece * most_bytes_);
   }
@@ -59,7 +61,7 @@ class NodeParts {
     return static_cast<int64_t>(bytes / runs_.list().element_bytes());
   }
 
-  // Those that one owner serves on a node lie one behind the other.
+  // Visits the parts that one owner serves on a node; they are contiguous.
   template <typename Visit>  // visit(place in the set, offset, bytes)
   size_t ForServed(uint64_t piece, size_t node, size_t owner, size_t at,
                    const Visit& visit) const {
@@ -71,7 +73,8 @@ class NodeParts {
     }
     return at;
   }
-  // And those of its place on all nodes, in the order of the nodes.
+  // The same on all nodes, in the order of the nodes, for the owner at that
+  // place.
   template <typename Visit>
   void ForServedOnAll(uint64_t piece, size_t owner, size_t at,
                       const Visit& visit) const {

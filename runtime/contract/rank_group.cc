@@ -9,12 +9,13 @@ Status FindPlace(const OperationSpec& spec, int rank, size_t* place) {
   const std::vector<int>& ranks = *spec.ranks;
   const auto found = std::find(ranks.begin(), ranks.end(), rank);
   if (found == ranks.end()) {
-    return Internal("bug in tf_hvd: rank " + std::to_string(rank) +
-                    " takes part in an operation of a set it is not in");
+    return Internal(
+        "bug in tf_hvd: rank " + std::to_string(rank) +
+        " takes part in an operation but is not in its process set");
   }
   if (Has(spec.kind, kHasRoot) && spec.root >= ranks.size()) {
     return Internal(std::string("bug in tf_hvd: ") + NameOf(spec.kind) +
-                    " from a rank not in the set");
+                    " with a root that is not in the process set");
   }
   *place = static_cast<size_t>(found - ranks.begin());
   return Status::Ok();

@@ -1,4 +1,4 @@
-// RankGroup: the ranks that take part in one collective, seen from one of them.
+// RankGroup: the ranks that take part in one collective, and this rank's place.
 #ifndef TF_HVD_RUNTIME_CONTRACT_RANK_GROUP_H_
 #define TF_HVD_RUNTIME_CONTRACT_RANK_GROUP_H_
 
@@ -16,13 +16,13 @@ struct RankGroup {
   size_t me;  // this rank's place
 
   size_t size() const { return ranks.size(); }
-  // The place `steps` behind or before mine, going round.
+  // The place `steps` after or before mine, wrapping around.
   size_t Next(size_t steps) const { return (me + steps) % size(); }
   size_t Previous(size_t steps) const { return (me + size() - steps) % size(); }
 };
 
-// The place of `rank` in the set of an operation. A rank, or a root, that is
-// not there is a bug of the caller's.
+// Finds the place of `rank` in an operation's set. A rank or root outside the
+// set is a bug in the caller.
 Status FindPlace(const OperationSpec& spec, int rank, size_t* place);
 
 }  // namespace tf_hvd

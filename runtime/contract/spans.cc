@@ -16,7 +16,7 @@ SpanList::SpanList(const std::vector<Span>& spans, size_t element_bytes)
 }
 
 size_t SpanList::Find(int64_t element) const {
-  // The first span that ends behind the element: empty ones are passed over.
+  // The first span that ends after the element, skipping empty spans.
   return static_cast<size_t>(
       std::upper_bound(ends_.begin(), ends_.end(), element) - ends_.begin());
 }

@@ -1,10 +1,11 @@
-// The memory of an operation as its backends see it. SpanList: spans one after
-// the other, seen as one long run of elements. RankRuns: the spans of an
-// operation that has as many of them for each rank: what one rank gives, or
-// gets, is one run of elements. And runs of bytes that are moved piece by
+// The memory of an operation as seen by its backends. SpanList: consecutive
+// spans treated as one long run of elements. RankRuns: the spans of an
+// operation that has the same number of them for each rank; one rank's input or
+// result is one run of elements. Also runs of bytes that are moved piece by
 // piece.
 //
-// Pure but for the memory of the spans; refers to the vector it was made of.
+// Pure except for the memory of the spans; refers to the vector it was made
+// from.
 #ifndef TF_HVD_RUNTIME_CONTRACT_SPANS_H_
 #define TF_HVD_RUNTIME_CONTRACT_SPANS_H_
 
@@ -23,7 +24,7 @@ namespace tf_hvd {
 // Elements of a run.
 struct Range {
   int64_t begin = 0;
-  int64_t end = 0;  // behind the last one
+  int64_t end = 0;  // after the last one
 
   int64_t count() const { return end - begin; }
 };
@@ -33,23 +34,23 @@ class SpanList {
   SpanList(const std::vector<Span>& spans, size_t element_bytes);
 
   int64_t count() const { return ends_.empty() ? 0 : ends_.back(); }
-  // Where a span begins; behind the last one, the end.
+  // Start of a span; for the index after the last span, the end.
   int64_t BeginOf(size_t span) const { return span == 0 ? 0 : ends_[span - 1]; }
   size_t element_bytes() const { return element_bytes_; }
   const std::vector<Span>& spans() const { return spans_; }
 
-  // Where the elements [begin, begin + count) are read or written, if they lie
-  // together in the memory of one span; otherwise null.
+  // Address of the elements [begin, begin + count), if they are contiguous in
+  // the memory of one span; otherwise null.
   const char* DirectInput(int64_t begin, int64_t count) const;
   char* DirectOutput(int64_t begin, int64_t count) const;
 
-  // Calls visit(input, output, elements) for what lies together of the range,
-  // in order; null for a span without.
+  // Calls visit(input, output, elements) for each contiguous part of the range,
+  // in order; null for a missing input or output.
   using Visit = std::function<void(const char*, char*, int64_t)>;
   void ForEach(int64_t begin, int64_t count, const Visit& visit) const;
 
-  // Copies inputs to `packed` (zeros for null ones) and `packed` to outputs
-  // (nothing to null ones). What is streamed ends in a fence.
+  // Copies inputs to `packed` (zeros for null inputs) and `packed` to outputs
+  // (skipping null ones). Streaming stores end with a fence.
   void Pack(int64_t begin, int64_t count, char* packed,
             Stores stores = Stores::kOrdinary) const;
   void Unpack(int64_t begin, int64_t count, const char* packed) const;
@@ -57,17 +58,17 @@ class SpanList {
   void Copy(int64_t begin, int64_t count) const;
 
  private:
-  // Index of the span that holds the element.
+  // Index of the span that contains the element.
   size_t Find(int64_t element) const;
   // Offset of the element in the span, in bytes; -1 if [begin, begin + count)
-  // goes beyond the span.
+  // extends beyond the span.
   ptrdiff_t OffsetIn(size_t span, int64_t begin, int64_t count) const;
   const std::vector<Span>& spans_;
   const size_t element_bytes_;
   std::vector<int64_t> ends_;  // elements before the end of each span
 };
 
-// Where each of consecutive parts begins, and where the last one ends.
+// The start of each of consecutive parts, and the end of the last one.
 template <typename Offset>
 std::vector<Offset> OffsetsOf(const std::vector<int64_t>& sizes) {
   std::vector<Offset> offsets(sizes.size() + 1);
@@ -88,18 +89,17 @@ inline size_t BytesIn(uint64_t piece, int64_t bytes, size_t piece_bytes) {
   return begin >= end ? 0 : std::min(piece_bytes, end - begin);
 }
 
-// Slices that several ranks work on begin at cache lines, counted in bytes as
-// in elements.
+// Slices that several ranks process start at cache lines, counted in bytes or
+// elements.
 inline constexpr size_t kSliceAlign = 64;
 
-// Where, of so many bytes or elements, the slice of the owner at `place`
-// begins.
+// Start of the slice of the owner at `place`, out of `count` bytes or elements.
 inline size_t CutAt(size_t count, size_t place, size_t owners) {
   if (place >= owners) return count;
   return count * place / owners / kSliceAlign * kSliceAlign;
 }
 
-// `to` and `from` are null only where `bytes` is 0.
+// `to` and `from` may be null only if `bytes` is 0.
 inline void CopyAt(void* to, size_t to_at, const void* from, size_t from_at,
                    size_t bytes) {
   if (bytes == 0) return;
@@ -115,12 +115,13 @@ class RankRuns {
         ranks_(ranks),
         each_(spans.size() / ranks) {}
 
-  // All runs, one behind the other.
+  // All runs, concatenated.
   const SpanList& list() const { return list_; }
-  // The spans of one rank.
+  // The number of spans for each rank.
   size_t each() const { return each_; }
 
-  // Of the rank at that place of the set: where its run begins among all.
+  // Start of the run of the rank at that place of the set, in the list of all
+  // runs.
   int64_t BeginOf(size_t place) const { return list_.BeginOf(place * each_); }
   int64_t CountOf(size_t place) const {
     return BeginOf(place + 1) - BeginOf(place);
@@ -133,9 +134,10 @@ class RankRuns {
     return longest;
   }
 
-  // Calls visit(place, input, output, offset, elements) for what lies together
-  // of elements [begin, begin + count) of each rank's run. The runs are laid
-  // out one behind the other, each padded to `count`: `offset` is where there.
+  // Calls visit(place, input, output, offset, elements) for each contiguous
+  // part of elements [begin, begin + count) of each rank's run. The runs are
+  // packed consecutively, each padded to `count`; `offset` is the position
+  // there.
   template <typename Visit>
   void ForEachInPiece(int64_t begin, int64_t count, const Visit& visit) const {
     for (size_t place = 0; place < ranks_; ++place) {

@@ -45,7 +45,7 @@ int Topology::LocalSize() const {
   return static_cast<int>(nodes[static_cast<size_t>(node)].size());
 }
 
-// Nodes that have no rank with my local rank do not count.
+// Counts only nodes that have a rank with my local rank.
 int Topology::CrossRank() const {
   const auto local = static_cast<size_t>(LocalRank());
   const int node = std::max(NodeOf(rank), 0);

@@ -1,6 +1,6 @@
-// World: the ranks of a job as this rank sees them, and what it can do with
-// them. One implementation for ranks as threads (loopback, also size() == 1),
-// one for processes under MPI.
+// World: the ranks of a job as seen by this rank, and its means to communicate
+// with them. One implementation for ranks as threads (loopback, also size() ==
+// 1), one for processes under MPI.
 #ifndef TF_HVD_RUNTIME_CONTRACT_WORLD_H_
 #define TF_HVD_RUNTIME_CONTRACT_WORLD_H_
 
@@ -23,18 +23,18 @@ namespace tf_hvd {
 
 class GpuDevices;  // gpu/devices.h
 
-// How many leaders of nodes are below one in the tree (agreement.md, section
+// Number of nodes' leaders below one leader in the tree (agreement.md, section
 // 2).
 inline constexpr int kFanOut = 8;
 
 struct Topology {
   int rank = 0;
   int size = 1;
-  // Ranks of each node, ascending; nodes in the order of first ranks.
+  // Ranks of each node, ascending; nodes in the order of their first ranks.
   SharedValue<std::vector<std::vector<int>>> nodes;
   SharedValue<std::vector<std::string>> hosts;  // host name of each rank
   int fan_out = kFanOut;
-  // 0 to size - 1, for copies to have it in common; null: each makes its own.
+  // 0 to size - 1, shared by all copies; null: each copy makes its own.
   SetMembers everyone;
 
   SetMembers Everyone() const;
@@ -52,10 +52,11 @@ struct Topology {
 // "rank 3 (host)"
 std::string RankText(int rank, const std::vector<std::string>& hosts);
 
-// Why a job cannot go on. The one with the smallest key wins, on all ranks.
+// Why a job cannot continue. The record with the smallest key wins, on all
+// ranks.
 struct AbortRecord {
   enum Class : uint32_t { kDied = 0, kFailed = 1, kStalled = 2 };
-  // Longer texts are cut on their way.
+  // Longer texts are truncated in transit.
   static constexpr size_t kMaxText = 1023;
 
   uint32_t error_class = kFailed;
@@ -63,14 +64,15 @@ struct AbortRecord {
   std::string text;
 
   // Orders by class, then rank, then by a hash of the text: two ranks may blame
-  // the same one at once in other words, and all must tell the same story.
+  // the same rank at once in different words, and all must report the same
+  // text.
   uint64_t Key() const;
 
   bool Before(const AbortRecord& other) const { return Key() < other.Key(); }
 };
 
-// Writes warnings that concern all ranks of a machine alike: one of them does.
-// Null on all others, and where the log has no warnings.
+// Writes warnings that apply to all ranks on a machine, so that only one rank
+// prints them. Null on all other ranks, and if the log level excludes warnings.
 std::function<void(const std::string& text)> WarnForMachine(
     const Topology& topology, LogLevel lowest);
 
@@ -83,32 +85,32 @@ class World {
   // The stream to and from a neighbour in the tree; owned by the world.
   virtual Edge* edge(int neighbour) = 0;
 
-  // This rank's own doorbell.
+  // This rank's doorbell.
   virtual Doorbell* doorbell() = 0;
 
-  // Whether another rank was last seen on the core that this thread is on, so
-  // that it may wait for this thread. Where that is not known: yes.
+  // Whether another rank was last seen on this thread's core, so that it may be
+  // waiting for this thread. True if unknown.
   virtual bool SharesCore() { return true; }
 
-  // The ways to move data, in the order in which they are asked whether they
-  // serve an operation; owned by the world. The same on all ranks.
+  // The backends, in the order in which they are asked whether they serve an
+  // operation; owned by the world. The same on all ranks.
   virtual std::vector<Backend*> backends() = 0;
-  // This process' GPUs; null if there are none.
+  // This process's GPUs; null if there are none.
   virtual GpuDevices* gpus() { return nullptr; }
-  // Which ways these are, for the log.
+  // Describes the backends for the log.
   virtual std::string DescribeData() const = 0;
 
-  // Writes the record where every rank of the job will find it, unless a
-  // smaller one is there. Any thread.
+  // Publishes the record to every rank of the job, unless a smaller one is
+  // already published. Any thread.
   virtual void RaiseAbort(const AbortRecord& record) = 0;
 
-  // Passes records on and gives the smallest that arrived at this node.
-  // Cheap; called by the holder of the progress lock in every wait. Looks for
+  // Forwards records and returns the smallest that has arrived at this node.
+  // Cheap; called by the holder of the progress lock in every wait. Checks for
   // dead neighbours about once a second.
   virtual std::optional<AbortRecord> PollAbort() = 0;
 
-  // Ends the world; called once, when the runtime's thread has ended. With
-  // `clean` false nothing that waits for another rank is called.
+  // Ends the world; called once, when the runtime's thread has ended. If
+  // `clean` is false, nothing that waits for another rank is called.
   virtual void Finalize(bool clean) = 0;
 };
 

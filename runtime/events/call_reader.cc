@@ -8,9 +8,9 @@
 namespace tf_hvd {
 namespace {
 
-// From the time that a call has to when it can be seen, at the most.
+// The maximum delay from a time in a call to its visibility.
 constexpr int64_t kLateNs = kMs;
-// Steps that are kept: nobody may take them, or a call may never end.
+// Limit of the steps kept: they may never be taken, or a call may never end.
 constexpr size_t kSteps = 1000;
 
 }  // namespace
@@ -52,8 +52,7 @@ std::vector<RecordedCall> CallReader::Look() {
   return ended;
 }
 
-// After the rest: all calls of an operation begin before the first of them
-// ends.
+// Last, because all calls of an operation start before the first of them ends.
 void CallReader::NoteOpen() {
   open_in_.clear();
   for (const Open& one : open_) {

@@ -1,7 +1,7 @@
-// CallReader: follows a recorder: which calls have ended since the
-// last look, and to which step each belongs. A step goes from a call to the
-// next one of the same name. What was written over before it was read is
-// counted.
+// CallReader: reads a recorder continuously and returns the calls that have
+// ended since the last look, and the step of each. A step is the interval
+// between two calls with the same name. Counts calls that were overwritten
+// before they were read.
 #ifndef TF_HVD_RUNTIME_EVENTS_CALL_READER_H_
 #define TF_HVD_RUNTIME_EVENTS_CALL_READER_H_
 
@@ -23,21 +23,22 @@ class CallReader {
  public:
   struct Step {
     int64_t first_submitted_ns = 0;
-    int64_t next_ns = 0;  // when the next one began
-    // That have ended; in the order in which they were submitted, once taken.
+    int64_t next_ns = 0;  // when the next step began
+    // Calls that have ended; once taken, in the order in which they were
+    // submitted.
     std::vector<RecordedCall> calls;
-    std::vector<Interval> exposed;  // as Exposure has it, once taken
-    int64_t open = 0;               // that have not
+    std::vector<Interval> exposed;  // exposed intervals (Exposure), once taken
+    int64_t open = 0;               // number of calls that have not ended
   };
 
-  // `recorder` outlives the reader. What was recorded before is left out.
+  // `recorder` outlives the reader. Ignores calls recorded before.
   explicit CallReader(const Recorder* recorder);
 
   // Returns the calls that have ended since the last look.
   std::vector<RecordedCall> Look();
 
-  // The steps whose calls have all ended, and that another one has followed;
-  // each once, in order.
+  // The steps that have ended and in which all calls have ended; each once, in
+  // order.
   std::vector<Step> TakeSteps();
 
   // Whether a call of the operation has not ended.
@@ -45,8 +46,8 @@ class CallReader {
     return open_in_.count(operation) > 0;
   }
 
-  // All that was submitted before that has been read; and that of the look
-  // before.
+  // All calls submitted before this time have been read, and the same as of the
+  // previous look.
   int64_t horizon_ns() const { return horizon_ns_; }
   int64_t settled_ns() const { return settled_ns_; }
 
@@ -67,7 +68,7 @@ class CallReader {
   void NoteOpen();
 
   const Recorder* const recorder_;
-  uint64_t next_;  // call that has not been seen
+  uint64_t next_;  // the next unread call
   std::deque<Open> open_;
   std::set<uint64_t> open_in_;  // operations
   int64_t horizon_ns_ = 0;
@@ -75,8 +76,8 @@ class CallReader {
   uint64_t dropped_ = 0;
   std::map<uint64_t, Step> steps_;
   Exposure exposure_;
-  uint64_t step_ = 0;             // that is going on
-  std::set<std::string> called_;  // names, in this step
+  uint64_t step_ = 0;             // number of the current step
+  std::set<std::string> called_;  // names called in this step
 };
 
 }  // namespace tf_hvd

@@ -7,16 +7,16 @@
 namespace tf_hvd {
 namespace {
 
-// Before that many steps nobody can tell what is steady.
+// Fewer steps than this do not show what is steady.
 constexpr int kLearnt = 6;
-// The part of an old mean that is left when a new value has come.
+// The weight of the old mean when a new value arrives.
 constexpr double kKept = 7.0 / 8;
-// What is merely as steady tells nothing.
+// Being equally steady proves nothing.
 constexpr double kSteadier = 0.7;
-// Names may be new in each step, as those of a loop's iterations.
+// Names may be new in each step, for example those of a loop's iterations.
 constexpr size_t kNames = 10'000;
 
-// The last of what is not after `until_ns`; of what is, if all is, the first.
+// The last time that is not after `until_ns`; if all are after it, the first.
 int64_t LastUntil(const std::vector<int64_t>& times, int64_t until_ns) {
   constexpr int64_t kNone = std::numeric_limits<int64_t>::min();
   int64_t last = kNone;
@@ -34,7 +34,7 @@ int64_t LastUntil(const std::vector<int64_t>& times, int64_t until_ns) {
 }  // namespace
 
 void Exposure::Spread::Add(double value) {
-  // The first ones count alike.
+  // The first values have equal weight.
   const double kept =
       std::min(kKept, static_cast<double>(count_) / (count_ + 1));
   if (count_ > 0) {
@@ -53,7 +53,7 @@ bool Exposure::Waits(const RecordedCall& call, int64_t ended_ns,
   Follower& follower = its[next.name.Get()];
   follower.call.Add(static_cast<double>(next.submitted_ns - call.submitted_ns));
   follower.end.Add(static_cast<double>(next.submitted_ns - ended_ns));
-  // Whoever makes the next call before that end does not wait for it.
+  // A thread that makes the next call before that end does not wait for it.
   return ended_ns <= next.submitted_ns && follower.call.count() > kLearnt &&
          follower.end.distance() < kSteadier * follower.call.distance();
 }

@@ -1,13 +1,14 @@
-// Exposure: when nothing hides what a step's collectives take, since the rank
-// has nothing to compute before they have ended.
+// Exposure: the time in a step when no computation hides the collectives,
+// because the rank can compute nothing before they have ended.
 //
-// That is so from a step's last call on, and while an eager call lasts, whose
-// thread waits for it; and from the last call before an eager one, for the
-// function that made it has returned. In between, a graph may compute or wait,
-// as before a synchronised batch norm's next layer. What it does is told by the
-// steps before: if the next call follows the end of one that was under way at a
-// steadier distance than it follows the last call, it has waited for that end.
-// By least squares: more than half of a delay has been handed on.
+// Collectives are exposed in three cases. After a step's last call. During an
+// eager call, because its thread waits for it. And from the last call before an
+// eager one, because the function that made it has returned. In between, a
+// graph may compute or wait, as it does before the next layer of a synchronised
+// batch norm. Earlier steps show which: if the next call follows the end of an
+// earlier call at a steadier interval than it follows the last call, it waits
+// for that end. Decided by least squares: more than half of a delay has been
+// passed on.
 #ifndef TF_HVD_RUNTIME_EVENTS_EXPOSURE_H_
 #define TF_HVD_RUNTIME_EVENTS_EXPOSURE_H_
 
@@ -21,20 +22,20 @@
 
 namespace tf_hvd {
 
-// Nanoseconds: from, until.
+// Nanoseconds: start, end.
 using Interval = std::pair<int64_t, int64_t>;
 
 // One thread.
 class Exposure {
  public:
-  // The parts of a step that are exposed, in order, each apart from the next.
-  // `calls`: the step's, which have ended, sorted by when they were submitted;
-  // `next_ns`: when the next step began. Steps come in order.
+  // The exposed parts of a step, in order, disjoint. `calls`: the step's calls,
+  // which have ended, sorted by submission time; `next_ns`: start of the next
+  // step. Steps must be passed in order.
   std::vector<Interval> Next(const std::vector<RecordedCall>& calls,
                              int64_t next_ns);
 
  private:
-  // A value's mean and mean distance from it, of late.
+  // A value's recent mean, and its mean distance from that.
   class Spread {
    public:
     void Add(double value);
@@ -47,18 +48,18 @@ class Exposure {
     int count_ = 0;
   };
 
-  // A call that has followed another one.
+  // A call that has followed another call.
   struct Follower {
-    Spread call;  // from that one's submission
-    Spread end;   // from the end of one that was under way then
+    Spread call;  // interval since the other call's submission
+    Spread end;   // interval since the end of a call then in progress
   };
 
-  // Whether the next call has waited for one that ended at `ended_ns`.
+  // Whether `next` has waited for the call that ended at `ended_ns`.
   bool Waits(const RecordedCall& call, int64_t ended_ns,
              const RecordedCall& next);
 
   std::map<std::string, std::map<std::string, Follower>> followers_;
-  std::string last_;  // the last call of the step before
+  std::string last_;  // the last call of the previous step
 };
 
 }  // namespace tf_hvd

@@ -16,7 +16,7 @@
 namespace tf_hvd {
 namespace {
 
-// The recorder has room for what comes meanwhile.
+// The recorder has room for the calls made meanwhile.
 constexpr auto kTurn = std::chrono::milliseconds(20);
 constexpr auto kFileTurn = std::chrono::seconds(5);
 constexpr auto kPatience = std::chrono::seconds(5);
@@ -42,13 +42,14 @@ int64_t Sum(const std::vector<Interval>& intervals) {
   return sum;
 }
 
-// From then on its data moves; that of a call which failed before never does.
+// The data of a call moves from then on; if the call failed before, it never
+// moves.
 int64_t AgreedNs(const RecordedCall& call) {
   return call.agreed_ns == 0 ? call.ended_ns : call.agreed_ns;
 }
 
-// Nothing moves in it: whoever made the next call that all have made was waited
-// for until then.
+// Adds an interval in which no data moved: it was a wait for the last rank to
+// make the next call that all ranks have made.
 void AddWaiting(const Interval& idle, const std::vector<Interval>& coming,
                 int rank, MetricsTotals* totals) {
   int64_t at = idle.first;
@@ -64,7 +65,7 @@ void AddWaiting(const Interval& idle, const std::vector<Interval>& coming,
   }
 }
 
-// Empty, or why not. Whoever reads has the old text or the new one.
+// Empty, or the reason for a failure. Readers see the old text or the new one.
 std::string Replace(const std::string& path, const std::string& text) {
   std::string why;
   const int file = PutFile(
@@ -138,18 +139,21 @@ std::string OpenMetrics(const MetricsTotals& totals, int rank) {
         totals.bytes, "bytes");
   count("tf_hvd_dropped_calls", "Collectives that were not counted.",
         totals.dropped);
-  head("tf_hvd_calls_in_flight", "gauge", "", "Collectives under way.");
+  head("tf_hvd_calls_in_flight", "gauge", "", "Collectives in progress.");
   text += "tf_hvd_calls_in_flight{" + who + "} " +
           std::to_string(totals.in_flight) + "\n";
   count("tf_hvd_steps", "Whole steps.", totals.steps);
-  time("tf_hvd_step_seconds", "What whole steps took.", totals.step_ns);
-  time("tf_hvd_collective_seconds", "Of steps, with a collective under way.",
+  time("tf_hvd_step_seconds", "Duration of whole steps.", totals.step_ns);
+  time("tf_hvd_collective_seconds",
+       "Part of the steps' duration with a collective in progress.",
        totals.collective_ns);
   time("tf_hvd_exposed_transfer_seconds",
-       "Of steps, data moving with nothing left to hide it.",
+       "Part of the steps' duration in which data moved, not hidden by "
+       "computation.",
        totals.transfer_ns);
   head("tf_hvd_waiting_seconds", "counter", "seconds",
-       "Of steps, waiting for that rank with nothing left to hide it.");
+       "Part of the steps' duration spent waiting for that rank, not hidden by "
+       "computation.");
   for (size_t k = 0; k < totals.waiting_ns.size(); ++k) {
     if (totals.waiting_ns[k] == 0) continue;
     text += "tf_hvd_waiting_seconds_total{" + who + ",waited_for=\"" +
@@ -210,8 +214,8 @@ struct MetricsFile::Shared {
 
   Mutex mutex;
   std::condition_variable changed;
-  Metrics* metrics GUARDED_BY(mutex);      // null: it has ended
-  std::string last GUARDED_BY(mutex);      // what is written at the end
+  Metrics* metrics GUARDED_BY(mutex);      // null: ended
+  std::string last GUARDED_BY(mutex);      // the final text
   bool written GUARDED_BY(mutex) = false;  // the thread has ended
 
   void Run();

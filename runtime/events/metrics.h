@@ -1,6 +1,6 @@
-// Metrics: sums of what this rank's collectives have taken, kept up to date
-// while they are made, by a thread of its own that follows the recorder.
-// MetricsFile: writes them to a file, again and again.
+// Metrics: running totals of this rank's collectives, kept by a separate thread
+// that follows the recorder. MetricsFile: writes the totals to a file
+// periodically.
 #ifndef TF_HVD_RUNTIME_EVENTS_METRICS_H_
 #define TF_HVD_RUNTIME_EVENTS_METRICS_H_
 
@@ -18,42 +18,44 @@
 
 namespace tf_hvd {
 
-// Of one rank, since it began to count.
+// Of one rank, since counting started.
 struct MetricsTotals {
-  int64_t counted_ns = 0;  // for so long
+  int64_t counted_ns = 0;  // duration of counting
   int64_t calls = 0;       // that have ended
-  int64_t failed = 0;      // of them
-  int64_t bytes = 0;       // of this rank's tensors in them
+  int64_t failed = 0;      // how many of them failed
+  int64_t bytes = 0;       // size of this rank's tensors in these calls
   int64_t in_flight = 0;   // calls that have not ended
-  int64_t dropped = 0;     // calls that nothing else here knows of
-  // Of whole steps:
+  // Calls that were overwritten unread; not in the other totals.
+  int64_t dropped = 0;
+  // For whole steps:
   int64_t steps = 0;
-  int64_t step_bytes = 0;     // of this rank's tensors in their calls
-  int64_t step_ns = 0;        // they took
+  int64_t step_bytes = 0;     // size of this rank's tensors in their calls
+  int64_t step_ns = 0;        // their duration
   int64_t collective_ns = 0;  // of that, with a call in flight
-  // Of that, exposed (runtime/events/exposure.h): data moved, or a rank's call
-  // was waited for.
+  // Of that, the exposed time (runtime/events/exposure.h): while data moved, or
+  // while waiting for a rank's call.
   int64_t transfer_ns = 0;
-  std::vector<int64_t> waiting_ns;  // by rank
+  std::vector<int64_t> waiting_ns;  // by the rank waited for
 };
 
 // Adds a step of rank `rank`. Pure.
 void AddStep(const CallReader::Step& step, int rank, MetricsTotals* totals);
 
-// As text in OpenMetrics' form, which Prometheus' own parser takes too.
+// The totals as text in the OpenMetrics format, which Prometheus' original
+// parser accepts too.
 std::string OpenMetrics(const MetricsTotals& totals, int rank);
 
 class Metrics {
  public:
-  // Counts from now on. `recorder` outlives it.
+  // Starts counting. `recorder` outlives this object.
   Metrics(const Recorder* recorder, int rank, int size);
   ~Metrics();
 
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;
 
-  // Any thread. What has ended until now; steps, those that another has
-  // followed.
+  // Any thread. Totals of calls that have ended, and of steps that another step
+  // has followed.
   MetricsTotals Read();
 
   int rank() const { return rank_; }
@@ -74,12 +76,13 @@ class Metrics {
 
 class MetricsFile {
  public:
-  // Writes `metrics`, which outlives it, to this rank's file (RankFile) now, at
-  // the end, and every few seconds between; what was there is replaced at once.
-  // An InvalidArgument where it cannot be written to. Any thread.
+  // Writes `metrics`, which outlives this object, to this rank's file
+  // (RankFile): now, every few seconds, and at the end. An existing file is
+  // replaced immediately. An InvalidArgument if the file cannot be written. Any
+  // thread.
   static Status Start(const std::string& path, Metrics* metrics,
                       std::unique_ptr<MetricsFile>* file);
-  // Gives up on a disk that takes longer than a few seconds.
+  // Gives up if the disk takes longer than a few seconds.
   ~MetricsFile();
 
   MetricsFile(const MetricsFile&) = delete;
@@ -89,7 +92,7 @@ class MetricsFile {
   struct Shared;
   explicit MetricsFile(std::shared_ptr<Shared> shared);
 
-  // The thread's too, as in Timeline.
+  // Shared with the thread, as in Timeline.
   const std::shared_ptr<Shared> shared_;
 };
 

@@ -3,8 +3,8 @@
 namespace tf_hvd {
 namespace {
 
-// Spans of one kind that are closer than this are one, and waits that are
-// shorter are none.
+// Spans of one kind that are closer than this are merged, and shorter waits are
+// ignored.
 constexpr int64_t kGapNs = 10'000;
 
 }  // namespace
@@ -12,7 +12,7 @@ constexpr int64_t kGapNs = 10'000;
 bool PhaseLog::Start() {
   if (taking_.exchange(true)) return false;
   if (ring_ == nullptr) ring_ = std::make_unique<PhaseSpan[]>(kSpans);
-  // What came behind the last look belonged to the one before.
+  // Spans added since the last Take belonged to the previous user.
   taken_.store(written_.load(std::memory_order_acquire),
                std::memory_order_release);
   dropped_.store(0, std::memory_order_relaxed);

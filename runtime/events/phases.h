@@ -1,9 +1,9 @@
-// PhaseLog: what operations on their way did and when, from the holder of the
-// progress lock to the timeline's thread. Of a bounded number of spans: while
-// nobody takes them out, further ones are counted and forgotten, and nobody
-// waits.
+// PhaseLog: the phases of operations with their times, passed from the holder
+// of the progress lock to the timeline's thread. Holds a limited number of
+// spans: if they are not read in time, further ones are dropped and counted,
+// and no thread waits.
 //
-// PhaseTimer: one operation's, which finds the spans.
+// PhaseTimer: finds the spans of one operation.
 #ifndef TF_HVD_RUNTIME_EVENTS_PHASES_H_
 #define TF_HVD_RUNTIME_EVENTS_PHASES_H_
 
@@ -16,35 +16,35 @@
 namespace tf_hvd {
 
 enum class Phase : uint8_t {
-  kPack = 0,      // tensors are laid where they are sent from
+  kPack = 0,      // tensors are copied to the memory that is sent
   kReduce = 1,    // elements are reduced
-  kExchange = 2,  // messages are on their way
-  kUnpack = 3,    // results are laid into tensors
+  kExchange = 2,  // messages are in transit
+  kUnpack = 3,    // results are copied into tensors
   kWait = 4,      // for a rank's data
 };
 
 struct PhaseSpan {
-  uint64_t operation = 0;  // as RecordingSlot has it
+  uint64_t operation = 0;  // as in RecordingSlot
   int64_t begin_ns = 0;
   int64_t end_ns = 0;
   Phase phase = Phase::kWait;
-  int32_t awaited = -1;  // kWait: that rank
+  int32_t awaited = -1;  // kWait: the rank waited for
 };
 
 class PhaseLog {
  public:
   static constexpr size_t kSpans = 1 << 15;
 
-  // Any thread. Off, which it is at first, it costs a look.
+  // Any thread. Initially off; then a call costs only this check.
   bool on() const { return on_.load(std::memory_order_acquire); }
 
-  // Any thread. False if somebody has started it and not stopped it; else all
-  // that follow are this thread's.
+  // Any thread. False if another thread has started it and not stopped it;
+  // otherwise this thread receives all following spans.
   bool Start();
   void Stop();
-  // Appends what has come to `spans`.
+  // Appends the new spans to `spans`.
   void Take(std::vector<PhaseSpan>* spans);
-  // Spans that were forgotten since Start.
+  // Number of spans dropped since Start.
   uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
 
   // Holder of the progress lock.
@@ -53,7 +53,7 @@ class PhaseLog {
  private:
   std::atomic<bool> on_{false};
   std::atomic<bool> taking_{false};    // from Start to Stop
-  std::unique_ptr<PhaseSpan[]> ring_;  // there from the first start on
+  std::unique_ptr<PhaseSpan[]> ring_;  // allocated by the first Start
   std::atomic<uint64_t> written_{0};
   std::atomic<uint64_t> taken_{0};
   std::atomic<uint64_t> dropped_{0};
@@ -65,13 +65,14 @@ class PhaseTimer {
   PhaseTimer(PhaseLog* log, uint64_t operation)
       : log_(log), operation_(operation) {}
 
-  // The operation is looked at; what it does counts from here.
+  // A Progress call of the operation begins: phases are measured from here.
   void Enter(int64_t now_ns);
-  // It did this, since Enter or since the last of it.
+  // A phase has ended that began at Enter or at the previous Did.
   void Did(Phase phase, int64_t now_ns);
-  // The look is over; `awaited`: for whose data; -1: nobody's.
+  // The Progress call ends; `awaited`: the rank that data is needed from; -1:
+  // none.
   void Exit(int awaited, int64_t now_ns);
-  // It has ended.
+  // The operation has ended.
   void Flush();
 
  private:
@@ -80,8 +81,8 @@ class PhaseTimer {
   PhaseLog* const log_;
   const uint64_t operation_;
   int64_t since_ns_ = 0;
-  PhaseSpan wait_;  // that lasts; awaited -1: it does not wait
-  PhaseSpan last_;  // may become longer; end_ns 0: there is none
+  PhaseSpan wait_;  // current wait; awaited -1: none
+  PhaseSpan last_;  // may still be extended; end_ns 0: none
 };
 
 }  // namespace tf_hvd

@@ -16,7 +16,8 @@
 namespace tf_hvd {
 namespace {
 
-// Beside `path`. Empty if the system has no random numbers.
+// A name in the same folder as `path`. Empty if the system has no random
+// numbers.
 std::string SecretName(const std::string& path) {
   uint64_t secret[2];
   if (getrandom(secret, sizeof(secret), 0) != sizeof(secret)) return "";
@@ -26,7 +27,7 @@ std::string SecretName(const std::string& path) {
   return path.substr(0, path.rfind('/') + 1) + name;  // npos + 1: 0
 }
 
-// What may not be replaced by a file, or empty.
+// Describes an existing file that may not be replaced; otherwise empty.
 const char* WhatStands(int folder, const std::string& path) {
   struct stat about = {};
   if (fstatat(folder, path.c_str(), &about, AT_SYMLINK_NOFOLLOW) != 0) {

@@ -35,8 +35,9 @@ RecordingSlot* SlotAt(char* memory, uint64_t number) {
          place;
 }
 
-// Word by word, the number first; a last look at the number comes after all.
-// Whole for a call whose end was seen before: else it may end meanwhile.
+// Copies word by word, the number first; the caller checks the number again
+// afterwards. Consistent if the call's end was seen before: otherwise the call
+// may end meanwhile.
 RecordedCall CopyOf(const RecordingSlot& slot) {
   using Word [[gnu::may_alias]] = uint64_t;
   RecordedCall copy{};
@@ -48,9 +49,9 @@ RecordedCall CopyOf(const RecordingSlot& slot) {
   return copy;
 }
 
-// Whether it is a file that was handed over, and is free: nobody has used it
-// yet, or this process has, and has left the job since. A process that a rank
-// starts inherits what says so, and may have another file under that number.
+// Whether the file was handed over and is free: not used yet, or used by this
+// process, which has left the job since. A process that a rank starts inherits
+// the variable, and may have another file under that number.
 bool TakeHandedOver(int file) {
   const std::string link = "/proc/self/fd/" + std::to_string(file);
   char name[256] = {};
@@ -73,13 +74,14 @@ bool TakeHandedOver(int file) {
 
 std::string ErrorText() { return std::strerror(errno); }
 
-// What a launcher calls its job may have slashes.
+// A launcher's name for its job may contain slashes.
 std::string FileName(std::string job) {
   std::replace(job.begin(), job.end(), '/', '_');
   return job;
 }
 
-// A folder that only this user can write to: nobody else has put a link there.
+// A folder that only this user can write to, so that no other user can put a
+// link there.
 int OpenOwn(const std::string& folder, std::string* why) {
   const int opened =
       open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -92,15 +94,16 @@ int OpenOwn(const std::string& folder, std::string* why) {
       (about.st_mode & (S_IWGRP | S_IWOTH)) == 0) {
     return opened;
   }
-  *why = folder + " is not this user's own";
+  *why = folder + " is not owned by this user, or other users can write to it";
   close(opened);
   return -1;
 }
 
-// Its room is taken now: a full disk is an error here, and no SIGBUS later.
+// Allocates all space now, so that a full disk is an error here instead of a
+// SIGBUS later.
 int CreateIn(const std::string& dumps, const std::string& job, int rank,
              std::string* path, std::string* why) {
-  // The program may go to another folder.
+  // The program may change its working directory.
   char here[PATH_MAX] = "";
   const bool relative = dumps.front() != '/';
   if (relative && getcwd(here, sizeof(here)) == nullptr) {
@@ -128,9 +131,9 @@ int CreateIn(const std::string& dumps, const std::string& job, int rank,
 }
 
 int CreateUnnamed(std::string* why) {
-  // Machines may allow only such as can never be executed.
+  // Some machines allow only files that can never be executed.
   int file = memfd_create(kRecorder, MFD_CLOEXEC | kNeverExecuted);
-  if (file < 0 && errno == EINVAL) {  // older kernels do not know it
+  if (file < 0 && errno == EINVAL) {  // older kernels reject the flag
     file = memfd_create(kRecorder, MFD_CLOEXEC);
   }
   if (file >= 0 && ftruncate(file, kRecordingBytes) == 0) return file;
@@ -171,7 +174,7 @@ std::unique_ptr<Recorder> Recorder::Make(const RecordingPlace& place,
     if (!handed_over) close(file);
     return nullptr;
   }
-  // Of an earlier job of this process.
+  // From an earlier job of this process.
   if (handed_over) std::memset(memory, 0, kRecordingBytes);
   std::unique_ptr<Recorder> recorder(
       new Recorder(OpenFile(file), static_cast<char*>(memory), handed_over,
@@ -263,7 +266,8 @@ CallRecord Recorder::Add(const Entry& entry) {
   }
   const uint64_t number = header()->calls.fetch_add(1, kRelaxed) + 1;
   RecordingSlot* const slot = SlotAt(memory_, number);
-  // What follows is not written before it; ThreadSanitizer knows no fences.
+  // The following writes must not become visible earlier. An exchange, because
+  // ThreadSanitizer does not support fences.
   slot->number.exchange(0, std::memory_order_acq_rel);
   slot->submitted_ns.store(NowNs(), kRelaxed);
   for (auto* const later :

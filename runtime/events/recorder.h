@@ -1,6 +1,6 @@
-// Recorder: a rank's flight recorder, always on. The last calls of the rank lie
-// in a file that is mapped, so that they can be read from outside at any time,
-// and after the process was killed: nothing has to be dumped.
+// Recorder: a rank's flight recorder, always on. The rank's last calls are in a
+// mapped file, which other processes can read at any time, even after the
+// process was killed. No dump is necessary.
 #ifndef TF_HVD_RUNTIME_EVENTS_RECORDER_H_
 #define TF_HVD_RUNTIME_EVENTS_RECORDER_H_
 
@@ -19,16 +19,17 @@
 
 namespace tf_hvd {
 
-// Where it lies: in the file that whoever started the rank has handed over, and
-// looks into; or else in a folder for the job in `folder`, from where it is
-// removed when the rank has left in order; or else in memory without a name.
+// The place of the recording: the file that the launcher handed over and reads;
+// or else a file in a folder for the job in `folder`, removed when the rank
+// leaves normally; or else anonymous memory.
 struct RecordingPlace {
   int descriptor = -1;
-  std::string descriptor_job;  // what the job is called by who handed it over
+  std::string descriptor_job;  // the job's name from the process that handed
+                               // the file over
   std::string folder;
 };
 
-// Who keeps it; as RecordingHeader has it.
+// The recording rank, as in RecordingHeader.
 struct RecordingRank {
   int rank = 0;
   int size = 1;
@@ -38,14 +39,15 @@ struct RecordingRank {
   std::string job;  // if no file was handed over
 };
 
-// Of a call it forgets what is said once the ring has come round and another
-// call has the slot.
+// Updates of a call are ignored once the ring has wrapped around and another
+// call uses the slot.
 class Recorder final : private CallLog {
  public:
-  // What has become of a call.
+  // The state of a call in the ring: not written yet, available, overwritten.
   enum class Found { kComing, kThere, kGone };
 
-  // Null if no file can be had, `why` says so then: a rank does without.
+  // Null if no file can be created; `why` is the reason. The rank then runs
+  // without a recorder.
   static std::unique_ptr<Recorder> Make(const RecordingPlace& place,
                                         const RecordingRank& rank,
                                         std::string* why);
@@ -54,29 +56,30 @@ class Recorder final : private CallLog {
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
-  // Any thread. Once no more calls can be made, the first that is made is the
-  // last that is written down: a program that goes on must not overwrite what
-  // led there.
+  // Any thread. Once no more calls are accepted, the first further call is the
+  // last one recorded: a program that continues must not overwrite the calls
+  // that led to the failure.
   CallRecord Add(const Entry& entry);
 
-  // What operations do on their way.
+  // The phases of operations.
   PhaseLog* phases() { return &phases_; }
 
-  // Any thread. How many calls have been made, and the one of a number, which
-  // is gone when the ring has come round: then `call` means nothing.
+  // Any thread. The number of calls so far, and the call with a number. If the
+  // ring has wrapped around, that call is lost and `call` is undefined.
   uint64_t calls() const;
   Found Read(uint64_t number, RecordedCall* call) const;
-  // When it ended, 0: not yet, and with which operation it began.
+  // When the call ended (0: not yet), and the operation that it started with.
   Found Look(uint64_t number, int64_t* ended_ns, uint64_t* operation) const;
 
-  // Any thread. No more calls can be made, for this reason. The first counts.
+  // Any thread. No more calls are accepted, for this reason. Only the first
+  // call has an effect.
   void EndedFor(const std::string& text);
-  // Any thread: that reason; empty before.
+  // Any thread: that reason; empty if calls are still accepted.
   std::string ended() const;
   // One thread. This rank leaves the job; `through` as for Runtime::Shutdown.
   void Leaves(const std::string& reason, bool through);
-  // It has left. A file in a folder is removed, unless something went wrong;
-  // `aborted`: the job had come to a bad end.
+  // The rank has left. Removes a file in a folder, unless something failed;
+  // `aborted`: the job was aborted.
   void Left(bool aborted);
 
  private:
@@ -88,7 +91,7 @@ class Recorder final : private CallLog {
   void Moved(uint64_t call, double part, int awaited) override;
   void Ended(uint64_t call, const Status& status) override;
 
-  // Of that call; null if another one has it.
+  // The slot of that call; null if it has been reused.
   RecordingSlot* SlotOf(uint64_t call) const;
   RecordingHeader* header() const {
     return reinterpret_cast<RecordingHeader*>(memory_);
@@ -98,8 +101,8 @@ class Recorder final : private CallLog {
   OpenFile file_;
   char* const memory_;
   const bool handed_over_;
-  const std::string path_;  // of the file in a folder; empty for another one
-  mutable Mutex mutex_;     // held by who writes texts into the header
+  const std::string path_;  // of a file in a folder; otherwise empty
+  mutable Mutex mutex_;     // held while texts are written into the header
   std::string ended_ GUARDED_BY(mutex_);
   PhaseLog phases_;
 };

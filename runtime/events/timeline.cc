@@ -23,22 +23,24 @@
 namespace tf_hvd {
 namespace {
 
-// Waking a thread costs more than looking does. Many calls do not wait so long:
-// the recorder has room for 2000, and 50,000 a second have been seen.
+// Polling costs less than waking a thread. A burst of calls does not wait this
+// long: the recorder has room for 2000, and 50,000 per second have been
+// measured.
 constexpr auto kTurn = std::chrono::milliseconds(20);
 constexpr auto kBusyTurn = std::chrono::milliseconds(10);
-constexpr size_t kBusyBytes = size_t{64} << 10;  // built in a turn
-// Until Stop gives a file up.
+constexpr size_t kBusyBytes = size_t{64} << 10;  // built in one turn
+// Before Stop gives up on a file.
 constexpr auto kPatience = std::chrono::seconds(5);
 constexpr int64_t kClockNs = 2 * kSecond;
 constexpr char kThreadName[] = "tf_hvd timeline";
 
-// -1 and why if it cannot be written to, or another timeline is: whoever writes
-// one holds its lock, until the process ends at the latest.
+// -1 and the reason if the file cannot be written, or if another timeline
+// writes it and holds its lock, at the latest until that process ends.
 int Open(const std::string& path, std::string* why) {
   int before = -1;
   struct stat about = {};
-  // Without a name, it has just been replaced. Some file systems count none.
+  // A file without links has just been replaced. Some file systems always
+  // report no links.
   for (int tries = 0; about.st_nlink == 0 && tries < 100; ++tries) {
     if (before >= 0) close(before);
     before = open(path.c_str(),
@@ -46,12 +48,13 @@ int Open(const std::string& path, std::string* why) {
     if (before < 0 || fstat(before, &about) != 0) break;
     if (flock(before, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       close(before);
-      *why = "a timeline is being written there; name another file";
+      *why =
+          "another timeline is being written to this file; choose another file";
       return -1;
     }
   }
   const auto lock = [](int file) {
-    flock(file, LOCK_EX | LOCK_NB);  // some file systems have no locks
+    flock(file, LOCK_EX | LOCK_NB);  // some file systems do not support locks
     return 0;
   };
   const int file = PutFile(AT_FDCWD, path, 0666, lock, why);
@@ -59,7 +62,7 @@ int Open(const std::string& path, std::string* why) {
   return file;
 }
 
-// A process that was forked meanwhile has the file, and with it the lock.
+// A child forked meanwhile has inherited the file, and its lock.
 void Close(int file) {
   flock(file, LOCK_UN);
   close(file);
@@ -71,7 +74,7 @@ struct Timeline::Shared {
   std::string who;
   std::string path;
   int64_t full_bytes = 0;      // 0: never
-  PhaseLog* phases = nullptr;  // null: somebody else's
+  PhaseLog* phases = nullptr;  // null: another timeline has them
   std::function<Clock()> clock;
   int64_t begun_ns = 0;
   std::shared_ptr<TraceForm> form;
@@ -83,7 +86,7 @@ struct Timeline::Shared {
   std::string built GUARDED_BY(mutex);
   bool written GUARDED_BY(mutex) = false;  // the thread has ended
 
-  int file = -1;           // the thread's; -1: none, all is in memory
+  int file = -1;           // the thread's; -1: in memory only
   int64_t file_bytes = 0;  // the thread's
 
   void Build(bool last) REQUIRES(mutex);
@@ -107,7 +110,7 @@ Status Timeline::Start(const TimelineSettings& settings, TraceHead head,
     return InvalidArgument("the timeline cannot be written to " + shared->path +
                            ": " + why);
   }
-  // An earlier timeline's.
+  // A previous timeline's file.
   unlink(BeforeSuffix(shared->path, ".before").c_str());
   shared->form = MakeTraceJson();
   timeline->reset(new Timeline(shared, std::move(head), recorder, phases,
@@ -144,14 +147,15 @@ Timeline::Timeline(std::shared_ptr<Shared> shared, TraceHead head,
   thread.detach();
 }
 
-// Waits for the clock: the recorder has room for what comes meanwhile.
+// Waits until the clock offset is known: the recorder has room for the calls
+// made meanwhile.
 void Timeline::Shared::Build(bool last) {
   const Clock now = clock();
   const bool known = now.error_ns >= 0 || NowNs() > begun_ns + kClockNs;
   if (known || last) builder->Build(now.offset_ns, now.error_ns, &built);
 }
 
-// From here on what was recorded is not looked at any more.
+// From here on the recording is not read any more.
 void Timeline::Shared::End() {
   ended = true;
   if (phases != nullptr) phases->Stop();
@@ -173,7 +177,7 @@ void Timeline::Shared::Run() {
     const std::string why = Write(bytes, !last);
     if (why.empty()) continue;
     WriteLog(LogLevel::kWarning, who,
-             "the timeline ends: " + path + ": " + why);
+             "the timeline ends here: " + path + ": " + why);
     const MutexLock lock(&mutex);
     End();
     last = true;
@@ -184,7 +188,7 @@ void Timeline::Shared::Run() {
   changed.notify_all();
 }
 
-// Empty, or why it could not.
+// Empty, or the reason for a failure.
 std::string Timeline::Shared::Write(std::string_view bytes, bool may_be_full) {
   if (file < 0) return "";
   const int error = WriteAll(file, bytes);

@@ -1,6 +1,6 @@
-// Timeline: makes a trace of this rank's calls while they are made, by a thread
-// of its own, and writes it to a file. What the file is too slow for is left
-// out, and counted: nothing waits for it.
+// Timeline: makes a trace of this rank's calls as they happen, on a separate
+// thread, and writes it to a file. If the file is too slow, events are dropped
+// and counted; no call waits for it.
 #ifndef TF_HVD_RUNTIME_EVENTS_TIMELINE_H_
 #define TF_HVD_RUNTIME_EVENTS_TIMELINE_H_
 
@@ -19,34 +19,34 @@ namespace tf_hvd {
 struct TraceNames;
 
 struct TimelineSettings {
-  // Rank 0's file; that of rank 3 of trace.json is trace.rank-3.json.
+  // Rank 0's file; rank 3's is trace.rank-3.json for trace.json.
   std::string path;
   bool mark_cycles = false;
-  // Of a rank's files together; 0: none. With half of it a file is full, which
-  // is kept as trace.before.json until the next one is.
+  // For all files of a rank together; 0: no limit. A file is full at half of
+  // this size. It is then kept as trace.before.json until the next one is full.
   int64_t limit_bytes = 0;
 };
 
 class Timeline {
  public:
-  // What is to be added to times of this process' clock for those of rank 0's,
-  // and by how much that may be wrong; the error negative: it is not known yet.
+  // The offset that converts times of this process's clock to rank 0's clock,
+  // and its maximum error; a negative error: not known yet.
   struct Clock {
     int64_t offset_ns = 0;
     int64_t error_ns = -1;
   };
 
-  // Any thread. An InvalidArgument where the file cannot be written to, or is
-  // named as if it were not JSON. All outlive the timeline. `clock` is asked on
-  // other threads. If somebody else takes the phases, operations are shown
-  // whole.
+  // Any thread. An InvalidArgument if the file cannot be written, or does not
+  // have a JSON file's name. All arguments outlive the timeline. `clock` is
+  // called on other threads. If another timeline takes the phases, operations
+  // are shown without phases.
   static Status Start(const TimelineSettings& settings, TraceHead head,
                       const Recorder* recorder, PhaseLog* phases,
                       std::function<Clock()> clock,
                       std::unique_ptr<Timeline>* timeline);
 
-  // Any thread. Has no file: what `form` is told it keeps, which is Stop's
-  // caller's from then on. By this process' clock.
+  // Any thread. Writes no file: `form` keeps the trace, and belongs to Stop's
+  // caller afterwards. Uses this process's clock.
   static std::unique_ptr<Timeline> StartInMemory(
       std::shared_ptr<TraceForm> form, TraceHead head, const Recorder* recorder,
       PhaseLog* phases);
@@ -57,8 +57,8 @@ class Timeline {
   Timeline(const Timeline&) = delete;
   Timeline& operator=(const Timeline&) = delete;
 
-  // Any thread. Writes what has ended until now; gives up on a file that takes
-  // longer than a few seconds.
+  // Any thread. Writes everything that has ended so far; gives up if the file
+  // takes longer than a few seconds.
   void Stop();
 
  private:
@@ -67,8 +67,8 @@ class Timeline {
            const Recorder* recorder, PhaseLog* phases, const TraceNames& names,
            bool mark_cycles);
 
-  // The thread's too: it may be held up in a write when everything else is
-  // gone.
+  // Shared with the thread, which may still be blocked in a write when
+  // everything else is destroyed.
   const std::shared_ptr<Shared> shared_;
 };
 

@@ -1,7 +1,7 @@
-// Trace: what the timeline writes, and its forms: Chrome's JSON for a file, and
-// lines of a profile (kernels/profiler.cc). Pure; one thread.
+// Trace: the content of a timeline, and its forms: Chrome's JSON for a file,
+// and lines of a profile (kernels/profiler.cc). Pure; one thread.
 //
-// A track is a row of a viewer; what is on it lies side by side or nests.
+// A track is a row of a viewer; its spans are disjoint or nested.
 #ifndef TF_HVD_RUNTIME_EVENTS_TRACE_H_
 #define TF_HVD_RUNTIME_EVENTS_TRACE_H_
 
@@ -14,18 +14,19 @@
 
 namespace tf_hvd {
 
-// Whose trace it is.
+// The rank that the trace belongs to.
 struct TraceHead {
   int rank = 0;
   int size = 1;
   std::string host;
   int process = 0;
-  // One moment, nanoseconds, by the realtime clock and by that of the times.
+  // One moment in nanoseconds, by the realtime clock and by the clock of the
+  // times.
   int64_t realtime_ns = 0;
   int64_t time_ns = 0;
 };
 
-// A name and a number or a text.
+// A name with a number or a text.
 struct TraceValue {
   std::string_view name;
   std::variant<int64_t, std::string_view> value;
@@ -42,12 +43,13 @@ class TraceForm {
  public:
   virtual ~TraceForm() = default;
 
-  // A file begins: each can be read without the one before.
+  // Starts a file: each file can be read without the previous one.
   virtual void Begin(const TraceHead& head, std::string* out) = 0;
-  // Of a number that is this trace's own, from 0; told again in each file.
+  // Declares a track; `track` is a number in this trace, from 0. Repeated in
+  // each file.
   virtual void Track(int track, std::string_view name, std::string* out) = 0;
-  // What holds others comes before those; times never go back otherwise, and a
-  // span that is held ends no later than what holds it.
+  // A span precedes the spans that it contains; otherwise start times never
+  // decrease. A contained span ends no later than its container.
   virtual void Spans(int track, const std::vector<TraceSpan>& spans,
                      std::string* out) = 0;
   virtual void Instant(int track, std::string_view name, int64_t time_ns,
@@ -57,7 +59,8 @@ class TraceForm {
                        int64_t time_ns, int64_t value, std::string* out) = 0;
 };
 
-// Chrome's JSON array of events. It may end anywhere: viewers need no bracket.
+// Chrome's JSON array of events. It may be cut off anywhere: viewers do not
+// need the closing bracket.
 std::unique_ptr<TraceForm> MakeTraceJson();
 
 }  // namespace tf_hvd

@@ -26,9 +26,9 @@ namespace {
 
 constexpr int kTensorFlowTrack = 1;
 constexpr int kCycleTrack = 2;
-// Of the first track of a group.
+// Number of the first track of a group.
 constexpr int kLanes = 10'000;
-// Phases of an operation that no call of this rank has are kept for so long.
+// How long to keep phases of an operation without a call of this rank.
 constexpr int64_t kForgetNs = kSecond;
 
 std::string Capitals(const char* text) {
@@ -152,12 +152,12 @@ void TraceBuilder::PutOperations(std::string* out) {
   for (auto one = operations_.begin(); one != operations_.end();) {
     const auto& [number, operation] = *one;
     const bool whole = !operation.calls.empty() && !reader_.IsOpen(number);
-    // A call of it may still be in flight, and be told of later.
-    const bool nobodys =
+    // A call of the operation may still be in flight, and be read later.
+    const bool without_calls =
         operation.calls.empty() && !reader_.IsOpen(number) &&
         operation.phases.back().end_ns < reader_.horizon_ns() - kForgetNs;
     if (whole) PutOperation(number, operation, out);
-    one = whole || nobodys ? operations_.erase(one) : std::next(one);
+    one = whole || without_calls ? operations_.erase(one) : std::next(one);
   }
 }
 
@@ -175,7 +175,7 @@ void TraceBuilder::PutOperation(uint64_t number, const Operation& one,
   under_way_.changes.emplace(first.started_ns, 1);
   under_way_.changes.emplace(end, -1);
   const std::string backend = first.backend.Get();
-  if (backend.empty()) return;  // nothing moves
+  if (backend.empty()) return;  // no data moves
   const std::string first_name = first.name.Get();
   const std::string name = Capitals(NameOf(first.kind));
   std::vector<TraceSpan> spans(1);
@@ -208,12 +208,12 @@ void TraceBuilder::PutOperation(uint64_t number, const Operation& one,
                out);
 }
 
-// Calls that came in order together.
+// Calls that were ordered together.
 void TraceBuilder::PutCycle(const RecordedCall& call, std::string* out) {
   if (!cycles_.insert(call.agreed_ns).second) return;
   if (told_.count(kCycleTrack) == 0) Tell(kCycleTrack, "cycles", out);
   form_->Instant(kCycleTrack, names_.cycle, At(call.agreed_ns), out);
-  // Those of a batch may end seconds apart; a few thousand are known.
+  // The calls of a batch may end seconds apart; the last few thousand are kept.
   while (cycles_.size() > 4096) cycles_.erase(cycles_.begin());
 }
 
@@ -246,7 +246,7 @@ int TraceBuilder::TrackFor(Lanes* lanes, Interval taken, std::string* out) {
   size_t lane = 0;
   for (; lane < lanes->taken.size(); ++lane) {
     auto& there = lanes->taken[lane];
-    // What is over for good is in nobody's way.
+    // Drops spans that can overlap no later one.
     there.erase(std::remove_if(there.begin(), there.end(),
                                [this](const Interval& one) {
                                  return one.second <= reader_.settled_ns();

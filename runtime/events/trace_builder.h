@@ -1,10 +1,9 @@
-// TraceBuilder: makes a trace of what is recorded, bit by bit, while it is
-// being recorded. What was written over before it was read, or found no room,
-// is counted.
+// TraceBuilder: makes a trace from the recording, incrementally. Counts calls
+// that were overwritten before they were read, or found no room.
 //
-// Its tracks: what TensorFlow waits for; calls until they begin (agreement);
-// operations, for each way by which data moves; counters. What overlaps lies on
-// several tracks of one name.
+// Its tracks: the calls that TensorFlow waits for; calls until they start
+// (agreement); operations, by backend; counters. Overlapping spans are spread
+// over several tracks with the same name.
 #ifndef TF_HVD_RUNTIME_EVENTS_TRACE_BUILDER_H_
 #define TF_HVD_RUNTIME_EVENTS_TRACE_BUILDER_H_
 
@@ -24,33 +23,33 @@
 
 namespace tf_hvd {
 
-// What viewers show.
+// The names that viewers show.
 struct TraceNames {
   const char* negotiate;  // the operation's name follows
   const char* queue;
-  // By Phase; of kWait the rank's number follows; null: the backend and the
-  // operation, as MPI_ALLREDUCE.
+  // By Phase; for kWait the rank's number is appended; null: the backend and
+  // the operation, as MPI_ALLREDUCE.
   const char* phases[5];
   const char* cycle;
 };
 
-// Those of Horovod's timeline, where it has any.
+// The names of Horovod's timeline, as far as it has them.
 extern const TraceNames kHorovodTraceNames;
 extern const TraceNames kTraceNames;
 
 // One thread.
 class TraceBuilder {
  public:
-  // All outlive the builder. What was recorded before is left out. `phases` may
-  // be null: operations are shown whole.
+  // All arguments outlive the builder. Ignores calls recorded before. `phases`
+  // may be null: operations are then shown without phases.
   TraceBuilder(TraceHead head, const Recorder* recorder, PhaseLog* phases,
                TraceForm* form, const TraceNames& names, bool mark_cycles);
 
-  // The beginning of a file.
+  // Starts a file.
   void Begin(std::string* out);
 
-  // Appends what has ended since. `offset_ns` is added to all times, and may be
-  // wrong by `error_ns`; negative: nobody knows.
+  // Appends everything that has ended since. `offset_ns` is added to all times,
+  // and `error_ns` is its maximum error; negative: unknown.
   void Build(int64_t offset_ns, int64_t error_ns, std::string* out);
 
   uint64_t dropped() const {
@@ -58,18 +57,18 @@ class TraceBuilder {
   }
 
  private:
-  // A track, and more of its name where that is taken.
+  // A track, and further tracks of the same name for overlapping spans.
   struct Lanes {
     int first = 0;
     std::string name;
     std::vector<std::vector<Interval>> taken;
   };
-  // What is in flight.
+  // A number of things in flight.
   struct Counter {
     const char* name;
     const char* unit;
     int64_t value = 0;
-    std::multimap<int64_t, int64_t> changes{};  // by time, still to be told
+    std::multimap<int64_t, int64_t> changes{};  // by time, not yet written
   };
   struct Operation {
     std::vector<RecordedCall> calls;
@@ -96,7 +95,7 @@ class TraceBuilder {
   int64_t told_error_ns_ = 0;
 
   CallReader reader_;
-  uint64_t told_dropped_ = 0;  // in this file
+  uint64_t told_dropped_ = 0;  // as last written to this file
 
   std::map<uint64_t, Operation> operations_;
   std::vector<PhaseSpan> spans_;
@@ -105,7 +104,7 @@ class TraceBuilder {
   std::map<int, std::string> told_;  // tracks
   Counter bytes_{"bytes in flight", "bytes"};
   Counter under_way_{"operations in flight", "count"};
-  std::set<int64_t> cycles_;  // of which something was seen lately
+  std::set<int64_t> cycles_;  // with recent calls
 };
 
 }  // namespace tf_hvd

@@ -47,7 +47,7 @@ class TraceJson final : public TraceForm {
     out->append("\"rank\":" + rank_ + ",\"size\":" + std::to_string(head.size) +
                 ",\"process\":" + std::to_string(head.process) + ",\"host\":");
     PutText(head.host, out);
-    // Doubles, which JSON's numbers are to many readers, have 53 bits.
+    // As text: many readers use doubles for JSON's numbers, which have 53 bits.
     out->append(",\"realtime_ns\":\"" + std::to_string(head.realtime_ns) +
                 "\",\"time_ns\":\"" + std::to_string(head.time_ns) + "\"}},\n");
   }

@@ -8,7 +8,7 @@
 namespace tf_hvd {
 namespace {
 
-// Bytes of one row: of all dimensions but the first.
+// Bytes of one row: the product of all dimensions but the first.
 int64_t RowBytes(const TensorSpec& tensor) {
   auto bytes = static_cast<int64_t>(SizeOf(tensor.dtype));
   for (size_t i = 1; i < tensor.shape.size(); ++i) bytes *= tensor.shape[i];
@@ -84,10 +84,10 @@ Status Collective::Plan() {
   if (!first().error.empty()) return Status::Ok();
   const OpKind kind = first().request->kind;
   if (!Has(kind, kRunsAfterJoin) && !first().own.has_value()) {
-    return Internal("bug in tf_hvd: no own tensor");
+    return Internal("bug in tf_hvd: this rank's tensor is missing");
   }
   switch (YieldOf(kind)) {
-    case Yield::kNothing:  // done by being in order
+    case Yield::kNothing:  // complete as soon as it is ordered
       break;
     case Yield::kWhole:
       if (Reduces(kind)) {
@@ -106,7 +106,7 @@ Status Collective::Plan() {
   return Status::Ok();
 }
 
-// One operation for each type: only a single group holds more than one.
+// One operation for each type: only a single group has more than one.
 void Collective::PlanReduced() {
   std::map<DType, std::vector<Span>> spans;
   for (const Response& response : responses_) {
@@ -148,7 +148,7 @@ void Collective::PlanOwnRows() {
     OperationSpec spec = Spec();
     spec.reduce = OptionsOf(*response.request, dtype);
     const auto stored = static_cast<int64_t>(SizeOf(StoredType(spec)));
-    // Bytes of each tensor that the ranks before get.
+    // Bytes of each tensor for the ranks before.
     std::vector<int64_t> before(tensors.size());
     for (size_t place = 0; place < response.ranks->size(); ++place) {
       for (const size_t t : of_type) {
@@ -166,19 +166,20 @@ void Collective::PlanOwnRows() {
   }
 }
 
-// For all rows each rank's first dimensions, of all tensors, go to all ranks.
-// For rows that are sent, each rank tells each other one how many it gets.
+// For the rows of all ranks: sends each rank's first dimensions, of all
+// tensors, to all ranks. For sent rows: each rank sends each other rank its
+// number of rows.
 Status Collective::PlanExchange() {
   const Response& response = first();
   const size_t ranks = response.ranks->size();
   const bool gathers = YieldOf(response.request->kind) == Yield::kAllRows;
   const size_t each = gathers ? response.request->tensors.size() : ranks;
-  rows_.assign(each, 0);  // of a rank that has joined
+  rows_.assign(each, 0);  // for a rank that has joined
   if (response.own.has_value()) rows_ = response.own->rows;
   if (rows_.size() != each) return Internal("bug in tf_hvd: rows are missing");
   constexpr auto kNumber = static_cast<int64_t>(sizeof(int64_t));
   OperationSpec spec = Spec();
-  spec.memory = {};  // numbers of rows lie in the host's
+  spec.memory = {};  // numbers of rows are in host memory
   if (gathers) {
     all_rows_.resize(ranks * each);
     for (size_t place = 0; place < ranks; ++place) {
@@ -205,8 +206,8 @@ std::vector<int64_t> Collective::RowsFrom(size_t tensor) const {
   return rows;
 }
 
-// A rank that has joined has no rows, and takes those of the others only
-// because every rank passes them on.
+// A rank that has joined has no rows. It receives the others' only because
+// every rank passes them on.
 Status Collective::PlanAllRows() {
   Response& response = responses_.front();
   const size_t tensors = response.request->tensors.size();
@@ -258,7 +259,7 @@ Status Collective::PlanSentRows() {
   return Status::Ok();
 }
 
-// What the new memory of a device held before may still be in use.
+// The previous content of a device's new memory may still be in use.
 Status Collective::SeeAllocated(OperationSpec* spec) const {
   const Response& response = first();
   if (!response.own.has_value() || response.own->allocated == nullptr) {

@@ -1,8 +1,8 @@
-// Collective: one group of fused responses, as the operations that it is made
-// of (stage 7). Where numbers of rows may differ they are exchanged first:
+// Collective: one group of fused responses, and the operations that execute it
+// (stage 7). If numbers of rows may differ they are exchanged first, because
 // memory and the second operation depend on them.
 //
-// Moves nothing itself. Holder of the progress lock only.
+// Moves no data itself. Called only by the holder of the progress lock.
 #ifndef TF_HVD_RUNTIME_EXECUTION_COLLECTIVE_H_
 #define TF_HVD_RUNTIME_EXECUTION_COLLECTIVE_H_
 
@@ -20,21 +20,22 @@ namespace tf_hvd {
 
 class Collective {
  public:
-  // The first response says what all of them are; only allreduces are fused.
+  // The first response determines the kind of all of them; only allreduces are
+  // fused.
   explicit Collective(std::vector<Response> responses);
 
   Collective(const Collective&) = delete;
   Collective& operator=(const Collective&) = delete;
 
-  // Gives the next operation, once the one before has ended; `*some` is false
-  // if there is none any more.
+  // Returns the next operation, after the previous one has ended; `*some` is
+  // false if none is left.
   Status Next(OperationSpec* spec, bool* some);
 
-  // True if no operation comes after those that were given.
+  // True if no operation follows the ones returned so far.
   bool last_given() const { return specs_.empty() && !exchanging_; }
 
-  // The operation that was given last lies on a device's stream: tells the
-  // callers that asked, once, if none comes after it.
+  // The last operation returned is entirely on a device's stream. Notifies the
+  // callers that asked, once, if no operation follows.
   void Enqueued(const std::shared_ptr<GpuEvent>& event);
 
   std::vector<Response>& responses() { return responses_; }
@@ -44,13 +45,14 @@ class Collective {
 
  private:
   OperationSpec Spec() const;
-  // Where the tensors lie; of a rank that has joined, where the others' do.
+  // The memory of the tensors; for a rank that has joined, the other ranks'
+  // kind of memory.
   Memory MemoryOfTensors() const;
   bool OnDevice() const { return first().request->device == DeviceKind::kGpu; }
   Status Plan();
-  // Each for what a rank gets (Yield): the whole, reduced or the root's; its
-  // own rows; the rows of all ranks, and those that they send, which both begin
-  // with the exchange of their numbers.
+  // One plan for each kind of result (Yield): the whole tensor, reduced or the
+  // root's; this rank's rows; the rows of all ranks; the rows sent to this
+  // rank. The last two start by exchanging the numbers of rows.
   void PlanReduced();
   void PlanRoots();
   void PlanOwnRows();
@@ -61,12 +63,14 @@ class Collective {
   std::vector<int64_t> RowsFrom(size_t tensor) const;
 
   std::vector<Response> responses_;
-  std::deque<OperationSpec> specs_;  // still to be given
+  std::deque<OperationSpec> specs_;  // still to be returned
   bool planned_ = false;
-  bool exchanging_ = false;  // rows are on their way; what follows is not known
-  std::vector<int64_t> rows_;      // this rank's, that it tells the others
-  std::vector<int64_t> all_rows_;  // as they come
-  std::vector<std::shared_ptr<char>> unused_;  // where rows only pass through
+  // Numbers of rows are being exchanged; the next step is unknown.
+  bool exchanging_ = false;
+  std::vector<int64_t> rows_;      // this rank's, sent to the other ranks
+  std::vector<int64_t> all_rows_;  // as received
+  // For rows that are only passed on.
+  std::vector<std::shared_ptr<char>> unused_;
 };
 
 }  // namespace tf_hvd

@@ -1,10 +1,10 @@
-// CompletionThread: fires completions while the thread that moves the data goes
-// on with what is under way. A completion wakes threads of TensorFlow and makes
-// a step's next nodes ready: with a model's gradients that is hundreds of
-// microseconds in which nothing would move.
+// CompletionThread: fires completions while another thread continues to move
+// data. A completion wakes threads of TensorFlow and makes a step's next nodes
+// ready. With a model's gradients that takes hundreds of microseconds, in which
+// no data would move.
 //
 // Add and Stop: one thread. The completions run on the thread that this starts
-// when it is needed for the first time.
+// when it is first needed.
 #ifndef TF_HVD_RUNTIME_EXECUTION_COMPLETION_THREAD_H_
 #define TF_HVD_RUNTIME_EXECUTION_COMPLETION_THREAD_H_
 
@@ -22,7 +22,7 @@ class CompletionThread {
  public:
   static constexpr char kThreadName[] = "tf_hvd_done";
 
-  // `fire` is called on the thread, with all that has come since the last call,
+  // `fire` is called on the thread, with everything added since the last call,
   // in that order.
   explicit CompletionThread(
       std::function<void(std::vector<Outcome> outcomes)> fire)
@@ -31,7 +31,7 @@ class CompletionThread {
 
   void Add(std::vector<Outcome> outcomes);
 
-  // Returns when all have been fired. Nothing may be added afterwards.
+  // Returns when all have been fired. Nothing may be added after that.
   void Stop();
 
  private:

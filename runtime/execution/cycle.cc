@@ -13,10 +13,12 @@ StallOptions StallOptionsOf(const Config& config) {
   StallOptions options;
   options.warn_ns = config.stall_warn_ns;
   options.fail_ns = config.stall_fail_ns;
-  // Short limits are for tests and impatient users: all of it gets shorter.
+  options.stuck_ns = std::min(config.stall_stuck_ns, config.stall_fail_ns);
+  // Short limits are for tests and impatient users: the grace and query times
+  // are shortened as well.
   options.query_ns = std::min(options.query_ns, options.warn_ns);
   if (options.fail_ns > 0) {
-    options.grace_ns = std::clamp(options.fail_ns, kSecond, options.grace_ns);
+    options.grace_ns = std::clamp(options.stuck_ns, kSecond, options.grace_ns);
   }
   return options;
 }
@@ -24,10 +26,11 @@ StallOptions StallOptionsOf(const Config& config) {
 }  // namespace
 
 Cycle::Cycle(const Config& config, World* world, TensorQueue* queue,
-             SetListener on_set, Recorder* recorder)
+             SetListener on_set, Recorder* recorder, MainThread* main_thread)
     : world_(world),
       queue_(queue),
       recorder_(recorder),
+      main_thread_(main_thread),
       on_set_(std::move(on_set)),
       log_level_(config.log_level),
       executor_(world->backends(), config.fusion_threshold, this,
@@ -64,14 +67,14 @@ bool Cycle::Step() {
   }
   for (MessageStream& stream : streams_) {
     busy |= stream.Pull([&](std::string_view message) {
-      // Of this moment: clocks are compared by it.
+      // With the current time, because clocks are compared by it.
       controller_.Receive(stream.peer(), message, NowNs());
     });
   }
   busy |= controller_.EmitReady();
   if (now_ns >= std::min(next_tick_ns_, controller_.due_ns())) {
     next_tick_ns_ = now_ns + kTickNs;
-    // The reason is found: what comes later must not take its place.
+    // The reason is known: later findings must not replace it.
     if (!Aborting()) controller_.Tick(now_ns);
   }
   for (MessageStream& stream : streams_) busy |= stream.Push();
@@ -95,12 +98,12 @@ bool Cycle::Advance() {
 
 void Cycle::CheckAbort(int64_t now_ns) {
   if (aborted()) return;
-  if (end_.LeavesInVain(now_ns, executor_.HasWork(), executor_.moved())) {
-    Abort(AbortRecord::kStalled, world_->topology().rank, InVainText());
+  if (end_.LeaveTimedOut(now_ns, executor_.HasWork(), executor_.moved())) {
+    Abort(AbortRecord::kStalled, world_->topology().rank, LeaveTimeoutText());
   }
   const auto record = world_->PollAbort();
   if (!record.has_value()) return;
-  // After the end of an orderly shutdown the other ranks may go as they like.
+  // After the end of an orderly shutdown the other ranks may exit at any time.
   if (end_.closed() && !executor_.HasWork()) return;
   if (!end_.AbortHolds(now_ns)) return;
   abort_status_ = Aborted(record->text);
@@ -137,15 +140,14 @@ void Cycle::Record(const std::string& end) {
   if (recorder_ != nullptr) recorder_->EndedFor(end);
 }
 
-std::string Cycle::InVainText() const {
+std::string Cycle::LeaveTimeoutText() const {
   const Topology& topology = world_->topology();
-  // The top of the tree closes at once, so that here somebody is above.
+  // The top of the tree closes immediately, so here this rank has a parent.
   const int silent =
       end_.closed() ? executor_.awaited() : controller_.sets().place().parent;
   std::string text = topology.RankText(topology.rank);
-  text += end_.closed()
-              ? " left while an operation was going on that no longer moves"
-              : " left and the other ranks did not answer";
+  text += end_.closed() ? " left while an operation was stuck"
+                        : " left and the other ranks did not answer";
   if (silent >= 0) {
     text +=
         std::string(end_.closed() ? ": no data from " : ": no answer from ");
@@ -208,6 +210,14 @@ void Cycle::SetAdded(int32_t set, const SetMembers& members) {
 }
 
 void Cycle::SetRemoved(int32_t set) { on_set_(set, nullptr); }
+
+bool Cycle::AskPlace() {
+  return main_thread_ != nullptr && main_thread_->Ask();
+}
+
+std::string Cycle::Place() const {
+  return main_thread_ == nullptr ? "" : main_thread_->Place();
+}
 
 void Cycle::Warn(const std::string& text) {
   if (log_level_ <= LogLevel::kWarning) {

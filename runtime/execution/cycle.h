@@ -1,9 +1,9 @@
-// Cycle: the whole loop of stages 4 to 8. Step() moves what can be moved
-// without waiting: submissions to the controller, messages in, batches out.
-// Advance() also executes. Who calls it, and when, is the progress lock's
-// matter.
+// Cycle: the whole loop of stages 4 to 8. Step() makes all progress that is
+// possible without waiting: submissions to the controller, messages in, batches
+// out. Advance() also executes operations. The holder of the progress lock
+// decides when to call them.
 //
-// Holder of the progress lock only, where not said otherwise.
+// Called only by the holder of the progress lock, unless stated otherwise.
 #ifndef TF_HVD_RUNTIME_EXECUTION_CYCLE_H_
 #define TF_HVD_RUNTIME_EXECUTION_CYCLE_H_
 
@@ -16,6 +16,7 @@
 
 #include "base/config.h"
 #include "base/log.h"
+#include "base/main_thread.h"
 #include "base/mutex.h"
 #include "runtime/agreement/controller.h"
 #include "runtime/agreement/message.h"
@@ -28,7 +29,7 @@
 
 namespace tf_hvd {
 
-// A completion and what it is to be fired with.
+// A completion and its result.
 struct Outcome {
   Completion done;
   Status status;
@@ -39,47 +40,48 @@ struct Outcome {
 
 class Cycle : private ControllerHost, private ExecutorHost {
  public:
-  // Told of process sets that come, the first of them while the cycle is made:
-  // all ranks; and of those that go, with null.
+  // Notified of process sets that are added, starting with the set of all ranks
+  // while the cycle is being constructed, and of removed ones, with null.
   using SetListener =
       std::function<void(int32_t set, const SetMembers& members)>;
 
-  // `world` and `queue` outlive the cycle.
-  // `recorder` as well; null: none.
+  // `world` and `queue` outlive the cycle, as do `recorder` and `main_thread`,
+  // which may be null.
   Cycle(const Config& config, World* world, TensorQueue* queue,
-        SetListener on_set, Recorder* recorder);
+        SetListener on_set, Recorder* recorder, MainThread* main_thread);
 
   // Never blocks, never executes; true if it did something.
   bool Step();
 
-  // Step, then moves operations on, for a moment. True if either did something.
+  // Step, then makes progress on operations for a moment. True if either did
+  // something.
   bool Advance();
 
   // Requests that ended since the last call; to be fired without the progress
-  // lock.
+  // lock held.
   std::vector<Outcome> TakeOutcomes() { return std::exchange(outcomes_, {}); }
   bool HasOutcomes() const { return !outcomes_.empty(); }
 
-  // Any thread: this rank leaves, also if an operation is being executed. The
-  // next Step tells the others. The first reason counts.
+  // Any thread: this rank leaves, even if an operation is being executed. The
+  // next Step announces it to the other ranks. Only the first reason is used.
   void AskToLeave(const std::string& reason, bool through);
 
-  // True when this rank owes nothing to anybody any more.
+  // True when other ranks need nothing more from this rank.
   bool AtEnd() const;
   bool aborted() const { return !abort_status_.ok(); }
 
-  // What says how long nobody needs to call this, at `now_ns`; all but
-  // `idle_ns` and `spin_ns`.
+  // The state that determines how long this need not be called, at `now_ns`;
+  // all of it except `idle_ns` and `spin_ns`.
   WaitState StateOfWait(int64_t now_ns) const;
-  // True if an edge had no room for all that is to be sent.
+  // True if some edge had no room for all output.
   bool HasOutput() const;
 
-  // Any thread; of it, what any thread may call.
+  // Any thread, for those of its members that any thread may call.
   ClockOffset* clock() { return controller_.clock(); }
 
-  // Any thread: true if something has come that a Step would take.
+  // Any thread: true if there is input for a Step.
   bool LooksBusy() const;
-  // Any thread: true if anything in order has not ended.
+  // Any thread: true if any ordered request has not ended.
   bool HasWork() const { return executor_.HasWork(); }
 
  private:
@@ -89,6 +91,8 @@ class Cycle : private ControllerHost, private ExecutorHost {
   void SetAdded(int32_t set, const SetMembers& members) override;
   void SetRemoved(int32_t set) override;
   std::string Compiling() const override { return queue_->compiling(); }
+  bool AskPlace() override;
+  std::string Place() const override;
   void Warn(const std::string& text) override;
   void Abort(AbortRecord::Class error_class, int32_t rank,
              const std::string& text) override;
@@ -101,18 +105,19 @@ class Cycle : private ControllerHost, private ExecutorHost {
   void CloseAtEnd(int64_t now_ns);
   void CheckAbort(int64_t now_ns);
   void Record(const std::string& end);
-  // Why this rank leaves in vain, and who is silent.
-  std::string InVainText() const;
+  // The text for a rank that left without an answer, with the silent rank.
+  std::string LeaveTimeoutText() const;
 
   World* const world_;
   TensorQueue* const queue_;
   Recorder* const recorder_;
+  MainThread* const main_thread_;
   const SetListener on_set_;
   const LogLevel log_level_;
   Executor executor_;
   Controller controller_;
   std::vector<MessageStream> streams_;
-  bool polled_ = false;  // arrivals on some stream wake nobody
+  bool polled_ = false;  // arrivals on some edge wake no thread
   std::vector<Outcome> outcomes_;
   int64_t next_tick_ns_ = 0;
   std::atomic<bool> leave_asked_{false};

@@ -13,18 +13,18 @@ namespace tf_hvd {
 
 namespace {
 
-// For how long an operation moves before the others, and the agreement, are
-// looked at again.
+// How long an operation makes progress before the other operations, and the
+// agreement, are polled again.
 constexpr int64_t kBudgetNs = 100'000;
 
-// A rank that has joined stands in with zeros, where the others' tensors lie.
+// A rank that has joined contributes zeros, in the other ranks' kind of memory.
 Status NothingServes(const OperationSpec& spec) {
   if (spec.memory.kind != MemoryKind::kDevice) {
-    return Internal("bug in tf_hvd: nothing serves it");
+    return Internal("bug in tf_hvd: no backend accepts this operation");
   }
   return FailedPrecondition(
-      "the tensors lie on GPUs, and a rank that has joined has no CUDA driver "
-      "(libcuda.so.1) to take part with zeros there; put the collective on the "
+      "the tensors are on GPUs, but a rank that has joined has no CUDA driver "
+      "(libcuda.so.1) and cannot contribute zeros; put the collective on the "
       "CPU on all ranks: with tf.device('/CPU:0')");
 }
 
@@ -35,7 +35,7 @@ void Executor::Add(std::vector<Response> batch) {
   for (Response& response : batch) {
     const int64_t order = ++ordered_[response.key.first];
     if (!response.own.has_value()) continue;
-    // Of add_process_set it is the set.
+    // For add_process_set it is the set.
     const int last =
         response.request->kind == OpKind::kAddSet ? -1 : response.value;
     response.own->done.record().Agreed(order, last, now_ns);
@@ -51,7 +51,8 @@ bool Executor::Progress(Status* status) {
   bool moved = false;
   if (!CanRun()) return moved;
   awaited_ = -1;
-  // What is behind an operation moves while that waits, and not instead of it.
+  // Later operations make progress while this one waits, and not at its
+  // expense.
   bool busy = false;
   for (auto one = under_way_.begin();
        status->ok() && !busy && one != under_way_.end();) {
@@ -74,8 +75,8 @@ void Executor::NoteWork() {
   has_work_ = !batches_.empty() || !under_way_.empty();
 }
 
-// In the agreed order: what comes after waits for a collective all of whose
-// operations have not been made yet, since they are numbered as they are made.
+// In the agreed order. A collective waits until all operations of the previous
+// ones have been made, because operations are numbered when made.
 Status Executor::Begin(bool* moved) {
   while (!batches_.empty()) {
     if (!under_way_.empty()) {
@@ -88,7 +89,7 @@ Status Executor::Begin(bool* moved) {
     const int64_t now_ns = NowNs();
     for (const size_t i : batch.plan[batch.next]) {
       responses.push_back(std::move(batch.responses[i]));
-      // What was moved is there still, and empty.
+      // Moved-from objects still exist, but are empty.
       batch.responses[i].own.reset();
       if (warn_ != nullptr) NoteLoose(responses.back());
       std::optional<Entry>& own = responses.back().own;
@@ -115,8 +116,8 @@ void Executor::NoteLoose(const Response& response) {
   if (!text.empty()) warn_(text);
 }
 
-// Makes the operation that is due, if the backend has room for it. Ends the
-// collective if there is none.
+// Makes the next operation, if the backend has room for it. Ends the collective
+// if none is left.
 Status Executor::MakeNext(UnderWay* one, bool* moved, bool* ended) {
   Collective& collective = one->collective;
   if (!one->waits) {
@@ -179,8 +180,8 @@ Status Executor::Move(UnderWay* one, bool* moved, bool* ended) {
     if (poll.phases != nullptr) one->timer.Exit(poll.awaited, NowNs());
     if (!status.ok()) return status.WithContext(one->collective.What());
     if (poll.enqueued != nullptr) one->collective.Enqueued(poll.enqueued);
-    // A step that is compiled for a GPU leaves it to the device when that is:
-    // no wait for other ranks, and nothing to be done here.
+    // A step compiled for a GPU lets the device decide when to start. So this
+    // is not a wait for other ranks, and there is nothing to do here.
     if (poll.computing) ++moved_;
     *moved |= poll.moved || poll.done;
     one->awaited = poll.awaited;
@@ -225,10 +226,10 @@ void Executor::End(Response* response, const Status& status) {
                response->value);
 }
 
-// Something may still write to what the operation and its responses hold, and
-// nobody can say until when: a late message, if it comes at all.
-void Executor::KeepForEver(std::list<UnderWay>* list,
-                           std::list<UnderWay>::iterator one) {
+// The memory of the operation and its responses may still be written to, by a
+// late message that may come at an unknown time or never.
+void Executor::KeepIndefinitely(std::list<UnderWay>* list,
+                                std::list<UnderWay>::iterator one) {
   static Mutex mutex;
   static auto* const kept PT_GUARDED_BY(mutex) = new std::list<UnderWay>;
   const MutexLock lock(&mutex);
@@ -242,7 +243,7 @@ void Executor::Fail(const Status& status) {
       End(&response, status);
     }
     if (one->operation != nullptr && !one->operation->Abandon()) {
-      KeepForEver(&under_way_, one);
+      KeepIndefinitely(&under_way_, one);
     }
     one = next;
   }
@@ -257,9 +258,9 @@ void Executor::Fail(const Status& status) {
 
 namespace {
 
-// A group of several types is several reductions: it stays alone. On a GPU
-// others add, in an order that depends on how many elements there are, and what
-// is in a batch depends on time.
+// A group of several types is several reductions, so it is not fused. On a GPU,
+// other libraries sum, in an order that depends on the number of elements, and
+// the content of a batch depends on timing.
 bool Fusable(const Response& run) {
   const auto& tensors = run.request->tensors;
   return run.request->device == DeviceKind::kCpu && run.error.empty() &&

@@ -9,7 +9,7 @@ namespace {
 
 // A smaller abort record may still arrive within this time.
 constexpr int64_t kAbortSettleNs = 500 * kMs;
-// How long a rank that leaves waits for the end to come down the tree.
+// How long a leaving rank waits for the end to come down the tree.
 constexpr int64_t kLeaveNs = 5 * kSecond;
 // How long batches for the children are offered after the end.
 constexpr int64_t kFarewellNs = kSecond;
@@ -24,9 +24,9 @@ void JobEnd::Close(int64_t now_ns) {
   if (!closed()) closed_since_ns_ = now_ns;
 }
 
-bool JobEnd::LeavesInVain(int64_t now_ns, bool has_work, uint64_t moved) {
+bool JobEnd::LeaveTimedOut(int64_t now_ns, bool has_work, uint64_t moved) {
   if (!leaving() || (closed() && !has_work)) return false;
-  // What is before the end may take as long as it likes while data moves.
+  // Requests ordered before the end may take any time while data moves.
   if (closed() && std::exchange(moved_, moved) != moved) {
     leave_deadline_ns_ = now_ns + kLeaveNs;
   }

@@ -1,8 +1,9 @@
-// LooseRequests: finds programs that reduce many small tensors of a GPU one by
-// one. They are not fused there (executor.cc, Fusable), so each costs a call of
-// NCCL, which takes longer than what it moves.
+// LooseRequests: detects programs that reduce many small GPU tensors
+// individually. They are not fused (executor.cc, Fusable), so each costs an
+// NCCL call, which takes longer than moving its data.
 //
-// A step has ended when a name comes again. Holder of the progress lock only.
+// A step ends when a name is repeated. Called only by the holder of the
+// progress lock.
 #ifndef TF_HVD_RUNTIME_EXECUTION_LOOSE_REQUESTS_H_
 #define TF_HVD_RUNTIME_EXECUTION_LOOSE_REQUESTS_H_
 
@@ -17,12 +18,13 @@ namespace tf_hvd {
 
 class LooseRequests {
  public:
-  // Of a step that are worth a word, and what a small one has at most.
+  // The number in one step from which to warn, and the size limit of a small
+  // one.
   static constexpr size_t kMany = 32;
   static constexpr int64_t kSmallBytes = int64_t{1} << 20;
 
-  // What the user is to be told; empty, but for once, at the first step that
-  // has many. `key`, `request`: the next in the agreed order.
+  // The warning for the user; empty, except once, at the first step with many.
+  // `key`, `request`: the next in the agreed order.
   std::string Note(const Key& key, const Request& request) {
     if (told_ || !IsLoose(request)) return "";
     std::string text;
@@ -31,7 +33,7 @@ class LooseRequests {
       told_ = !text.empty();
       names_.clear();
     }
-    // Names that never come again make no step.
+    // Names that are never repeated form no step.
     if (names_.size() < kMost && !told_) names_.insert(key);
     return text;
   }
@@ -47,13 +49,13 @@ class LooseRequests {
 
   static std::string TextFor(size_t count) {
     return std::to_string(count) +
-           " small tensors on a GPU are reduced one by one in each step, a "
-           "call of NCCL for each; hvd.grouped_allreduce reduces them in one "
-           "call, as DistributedOptimizer and DistributedGradientTape do with "
-           "gradients";
+           " small tensors on a GPU are reduced individually in each step, "
+           "with one NCCL call each. Use hvd.grouped_allreduce to reduce them "
+           "in one call, as DistributedOptimizer and DistributedGradientTape "
+           "do with gradients";
   }
 
-  std::set<Key> names_;  // of the step so far
+  std::set<Key> names_;  // of the current step
   bool told_ = false;
 };
 

@@ -13,22 +13,22 @@
 namespace tf_hvd {
 namespace {
 
-// A caller that has other things to do moves no more than this itself: it must
-// not keep a thread of TensorFlow.
+// A caller that does not wait makes progress only on requests up to this size:
+// it must not block a thread of TensorFlow.
 constexpr int64_t kInPlaceBytes = 64 * 1024;
-// A caller that waits stays so many times as long as one that does not: to hand
-// over to the background thread, and get word back from it, takes two switches
-// of threads; and where other processes want the cores, each of them a time
-// slice. By default it outlasts one such slice of another rank's.
+// A waiting caller stays this many times as long as another one. Handing over
+// to the background thread and getting the result back takes two thread
+// switches. If other processes compete for the cores, each switch costs a time
+// slice. The default outlasts one such slice of another rank.
 constexpr int64_t kPatience = 100;
-// For how long the background thread leaves arrivals to callers that come one
-// after the other. No longer than that is a message late for a rank whose
-// callers have stopped coming.
+// How long the background thread leaves arrivals to callers that follow one
+// another. It is the maximum delay of a message for a rank without further
+// callers.
 constexpr int64_t kDozeNs = 1 * kMs;
-// Between two looks at what is under way, without a background thread.
+// Interval of the polls without a background thread.
 constexpr std::chrono::milliseconds kPause{1};
 
-// The engine whose completions this thread is firing.
+// The engine that this thread fires completions for.
 thread_local const void* firing_engine = nullptr;
 
 }  // namespace
@@ -43,8 +43,8 @@ ProgressEngine::ProgressEngine(const Config& config, World* world, Cycle* cycle,
         FireAll(std::move(outcomes));
         if (!queue_->Empty()) WakeBackground();
       }) {
-  // What lies on a GPU's stream ends by itself; the caller must not wait for
-  // it.
+  // Operations on a GPU's stream end without help; the caller must not wait for
+  // them.
   if (world->topology().size > 1 || world->gpus() != nullptr) {
     has_background_ = true;
     thread_ = std::thread([this] { Background(); });
@@ -62,12 +62,12 @@ void ProgressEngine::Submit(Entry entry) {
   const bool waits = entry.caller_waits;
   const bool quiet = open_.fetch_add(1) == 0;
   queue_->Push(std::move(entry));
-  // In a completion: driving from here would nest without bound, and whoever
-  // fires it looks again afterwards.
+  // Inside a completion: driving from here would nest without bound, and the
+  // thread that fires the completion polls again afterwards.
   if (firing_engine == this) return;
   if (!has_background_) return DriveAlone();
   if (quiet && (waits || bytes <= kInPlaceBytes)) return CallerTurn(waits);
-  // If somebody holds the progress lock, they look again after letting go of
+  // If another thread holds the progress lock, it polls again after releasing
   // it.
   WakeBackground();
 }
@@ -85,7 +85,7 @@ void ProgressEngine::CallerTurn(bool waits) {
   bell->SetAsleep(false);
   DriveForCaller(waits);
   std::vector<Outcome> outcomes = TakeOutcomes();
-  // Nobody rings when an edge has room again.
+  // Nothing rings when an edge has room again.
   const bool unsent = cycle_->HasOutput();
   progress_.Release();
   const bool dozing = dozing_;
@@ -100,8 +100,7 @@ void ProgressEngine::CallerTurn(bool waits) {
   bell->Ring();
 }
 
-// Moves what is under way until something has ended, or for no longer than a
-// caller may be kept.
+// Makes progress until a request has ended, or until the caller's time limit.
 void ProgressEngine::DriveForCaller(bool waits) {
   const int64_t patience_ns = spin_ns_ * (waits ? kPatience : 1);
   int64_t deadline_ns = NowNs() + patience_ns;
@@ -115,10 +114,10 @@ void ProgressEngine::DriveForCaller(bool waits) {
            !cycle_->aborted());
 }
 
-// Without a background thread: one rank, or the time after the end.
+// Without a background thread: with one rank, or after the end.
 void ProgressEngine::DriveAlone() {
   do {
-    if (!progress_.TryTake()) return;  // the holder looks again
+    if (!progress_.TryTake()) return;  // the holder polls again
     while (cycle_->Advance()) {
     }
     std::vector<Outcome> outcomes = TakeOutcomes();
@@ -146,8 +145,8 @@ void ProgressEngine::Background() {
       bell->SetAsleep(true);
       if (!cycle_->LooksBusy()) bell->Wait(limit_ns);
     } else {
-      // A caller holds it, for a moment, and does not know what this thread was
-      // woken for (Leave, an abort).
+      // A caller holds the lock for a moment, and does not know why this thread
+      // was woken (Leave, an abort).
       bell->SetAsleep(true);
       bell->Wait(kMs);
     }
@@ -155,14 +154,13 @@ void ProgressEngine::Background() {
   }
   has_background_ = false;
   completions_.Stop();
-  DriveAlone();  // what was submitted meanwhile
+  DriveAlone();  // requests submitted meanwhile
 }
 
-// While callers come one after the other, each looks at what has arrived. To be
-// woken by what a faster rank has sent already for the next call would cost a
-// switch of threads for each call, more than the call itself. False when nobody
-// has come for a while: what arrives is this thread's business again. True when
-// there may be something to do.
+// While callers follow one another, each polls for arrivals. If a faster rank's
+// message for the next call woke this thread each time, the thread switch would
+// cost more than the call itself. False if no caller was active for a while:
+// this thread handles arrivals again. True if there may be something to do.
 bool ProgressEngine::Doze() {
   const auto came = [this] {
     const uint64_t turns = caller_turns_;
@@ -172,7 +170,7 @@ bool ProgressEngine::Doze() {
   Doorbell* const bell = world_->doorbell();
   dozing_ = true;
   bell->SetAsleep(false);
-  // What was submitted before dozing_ was set has rung for nobody.
+  // Requests submitted before dozing_ was set have rung no doorbell.
   bool rung = open_ > 0;
   if (!rung) {
     do {
@@ -214,7 +212,7 @@ std::vector<Outcome> ProgressEngine::TakeOutcomes() {
   return outcomes;
 }
 
-// While data is under way, by a thread of its own.
+// On a separate thread while data moves.
 void ProgressEngine::FireMeanwhile(std::vector<Outcome> outcomes) {
   if (outcomes.empty() || !cycle_->HasWork()) {
     return FireAll(std::move(outcomes));

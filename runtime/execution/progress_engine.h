@@ -1,11 +1,11 @@
-// ProgressEngine: who runs the cycle. One thread at a time: the background
-// thread, or a caller that has just submitted and finds nothing else pending
-// (agreement.md, section 7). The holder alone touches edges, controller,
+// ProgressEngine: selects the thread that runs the cycle, one at a time: the
+// background thread, or a caller that has just submitted and finds nothing else
+// pending (agreement.md, section 7). Only the holder touches edges, controller,
 // executor and transports.
 //
-// Submit and Leave may be called on any thread. Completions are fired by
-// whoever had the progress lock; the background thread leaves its own to a
-// thread that does nothing else while data is under way.
+// Submit and Leave may be called on any thread. The thread that held the
+// progress lock fires the completions. While data moves, the background thread
+// hands its completions to a separate thread.
 #ifndef TF_HVD_RUNTIME_EXECUTION_PROGRESS_ENGINE_H_
 #define TF_HVD_RUNTIME_EXECUTION_PROGRESS_ENGINE_H_
 
@@ -25,7 +25,7 @@
 
 namespace tf_hvd {
 
-// The thread that runs the cycle holds it. No thread waits for it.
+// Held by the thread that runs the cycle. No thread waits for it.
 class CAPABILITY("progress lock") ProgressLock {
  public:
   bool TryTake() TRY_ACQUIRE(true) { return !taken_.exchange(true); }
@@ -37,23 +37,26 @@ class CAPABILITY("progress lock") ProgressLock {
 
 class ProgressEngine {
  public:
-  // The background thread's: processes that a rank starts know it by that.
+  // The background thread's name, by which processes that a rank starts
+  // recognise it.
   static constexpr char kThreadName[] = "tf_hvd";
 
-  // All outlive the engine. One rank alone gets no thread.
+  // All arguments outlive the engine. A job of one rank has no background
+  // thread.
   ProgressEngine(const Config& config, World* world, Cycle* cycle,
                  TensorQueue* queue);
   ~ProgressEngine();
 
-  // This thread may move the request on itself, for no longer than the spin
-  // limit: one of up to kInPlaceBytes, or of any size if the caller waits, who
-  // then stays for as long as something moves, and a hundred times the limit
-  // while nothing does. What is under way at the end is left to the background
+  // This thread may make the request's progress itself, for at most the spin
+  // limit: a request of up to kInPlaceBytes, or of any size if the caller
+  // waits. A waiting caller stays as long as data moves, and a hundred times
+  // the limit while none does. Unfinished requests are left to the background
   // thread.
   void Submit(Entry entry);
 
-  // Leaves the job for `reason` and returns when this rank owes nothing any
-  // more; bounded by the cycle's limits. The first call counts.
+  // Leaves the job for `reason` and returns when other ranks need nothing more
+  // from this one; bounded by the cycle's limits. Only the first call has an
+  // effect.
   void Leave(const std::string& reason, bool through);
 
  private:
@@ -75,10 +78,10 @@ class ProgressEngine {
   TensorQueue* const queue_;
 
   ProgressLock progress_;
-  std::atomic<int64_t> open_{0};  // own requests that have not ended
+  std::atomic<int64_t> open_{0};  // requests of this rank that have not ended
   std::atomic<bool> has_background_{false};
   std::atomic<uint64_t> caller_turns_{0};
-  // The background thread sleeps, and arrivals ring for nobody: callers do.
+  // The background thread sleeps, and arrivals ring no doorbell: callers poll.
   std::atomic<bool> dozing_{false};
   int64_t last_progress_ns_ = 0;  // background thread only
   uint64_t seen_turns_ = 0;       // background thread only

@@ -1,7 +1,7 @@
-// CallRecord: one call's place in the rank's log of calls. Its writers follow
-// one another: who submits, then the holders of the progress lock, then who
-// fires the completion. CallLog: that log, the flight recorder's
-// (runtime/events/recorder.h).
+// CallRecord: one call's entry in the rank's log of calls. Its writers follow
+// one another: the submitting thread, the holders of the progress lock, and the
+// thread that fires the completion. CallLog: that log, kept by the flight
+// recorder (runtime/events/recorder.h).
 #ifndef TF_HVD_RUNTIME_REQUEST_CALL_RECORD_H_
 #define TF_HVD_RUNTIME_REQUEST_CALL_RECORD_H_
 
@@ -12,8 +12,8 @@
 
 namespace tf_hvd {
 
-// Calls are numbered from 1. What is said of a call that the log has forgotten
-// is not written down.
+// Calls are numbered from 1. Updates for calls that the log has dropped are
+// ignored.
 class CallLog {
  public:
   virtual void Agreed(uint64_t call, int64_t order, int last,
@@ -27,26 +27,26 @@ class CallLog {
   ~CallLog() = default;
 };
 
-// Of a call that is not recorded all of this does nothing.
+// All members do nothing if the call is not recorded.
 class CallRecord {
  public:
   CallRecord() = default;
   CallRecord(CallLog* log, uint64_t call) : log_(log), call_(call) {}
 
-  // It is in order, at this place of its set's; `last`: the rank that made it
-  // last.
+  // The call has been ordered, at this position in its set; `last`: the last
+  // rank to make it.
   void Agreed(int64_t order, int last, int64_t now_ns) {
     if (log_ != nullptr) log_->Agreed(call_, order, last, now_ns);
   }
-  // With all calls of the same operation.
+  // Starts together with all calls of the same operation.
   void Started(uint64_t operation, int64_t now_ns) {
     if (log_ != nullptr) log_->Started(call_, operation, now_ns);
   }
   void MovesBy(std::string_view backend) {
     if (log_ != nullptr) log_->MovesBy(call_, backend);
   }
-  // `part` of the operation, 0 to 1; `awaited`: whose data is waited for; -1:
-  // nobody's.
+  // `part`: fraction of the operation done, 0 to 1; `awaited`: the rank that
+  // this one needs data from; -1: none.
   void Moved(double part, int awaited) {
     if (log_ != nullptr) log_->Moved(call_, part, awaited);
   }

@@ -1,6 +1,6 @@
-// What a caller hands in and what becomes of it on this rank. CallerState: the
-// bond between a request and whoever waits for it. Completion: the promise that
-// the outcome is told exactly once. Entry: one submitted request, with the
+// A submitted request and its state on this rank. CallerState: the link between
+// a request and the thread that waits for it. Completion: guarantees that the
+// outcome is reported exactly once. Entry: one submitted request, with the
 // memory that it reads and writes.
 #ifndef TF_HVD_RUNTIME_REQUEST_ENTRY_H_
 #define TF_HVD_RUNTIME_REQUEST_ENTRY_H_
@@ -24,27 +24,26 @@
 
 namespace tf_hvd {
 
-// A caller may go before its request has ended, as a step of TensorFlow's does
-// that has failed elsewhere. The request is then detached: it stays in the
-// runtime, takes part as it would have, so that no other rank is disturbed, and
-// its result is dropped.
+// A caller may leave before its request has ended, as a step of TensorFlow's
+// does that has failed elsewhere. The request is then detached: it stays in the
+// runtime and takes part as usual, so that no other rank is disturbed, and its
+// result is dropped.
 //
-// Any thread. Of GiveUp and Answer exactly one call is ever true, and whoever
-// got it tells the caller.
+// Any thread. Exactly one call of GiveUp or Answer returns true; the thread
+// that made it reports to the caller.
 class CallerState {
  public:
-  // The caller goes without a result.
+  // The caller leaves without a result.
   bool GiveUp() { return Take(State::kGone); }
 
-  // The request has ended, and the caller gets the result.
+  // The request has ended, and the caller receives the result.
   bool Answer() { return Take(State::kAnswered); }
 
-  // True once it has given up.
+  // True once the caller has given up.
   bool gone() const { return state_ == State::kGone; }
 
-  // Calls `use` if the caller is still waiting, which does not end meanwhile.
-  // For what belongs to the caller and is not the request's to keep. `use` must
-  // not call back.
+  // Calls `use` if the caller is still waiting, and keeps it from leaving
+  // meanwhile. For data that the caller owns. `use` must not call back.
   bool WhileWaiting(const std::function<void()>& use) {
     const MutexLock lock(&mutex_);
     if (state_ != State::kWaiting) return false;
@@ -62,16 +61,16 @@ class CallerState {
     return true;
   }
 
-  Mutex mutex_;  // held by what changes state_, and by WhileWaiting
+  Mutex mutex_;  // held while state_ changes, and by WhileWaiting
   std::atomic<State> state_{State::kWaiting};
 };
 
-// One that is dropped without having been fired completes with an error, so
-// that no caller can wait for ever on a request that got lost.
+// If dropped without having been fired it completes with an error, so that no
+// caller waits indefinitely for a lost request.
 //
 // Fire() is called without the progress lock (a callback may submit again), by
-// whoever had it, or by the completion thread; the callback may therefore run
-// on any thread.
+// the thread that held it or by the completion thread. The callback may
+// therefore run on any thread.
 class Completion {
  public:
   // `value` is the result of requests that have one: the last rank for join,
@@ -93,8 +92,7 @@ class Completion {
   Completion& operator=(const Completion&) = delete;
   ~Completion() { Drop(); }
 
-  // What it is to be recorded in how the request ended, and whoever moves it on
-  // says how far it is.
+  // Sets the record that receives the request's progress and outcome.
   void set_record(const CallRecord& record) { record_ = record; }
   CallRecord& record() { return record_; }
 
@@ -120,64 +118,66 @@ class Completion {
 
 struct Entry;
 
-// Hears more of a request than its end. Called by the holder of the progress
-// lock, which it must not keep.
+// Receives events of a request before its end. Called by the holder of the
+// progress lock, which it must not hold for long.
 class EntryListener {
  public:
   virtual ~EntryListener() = default;
-  // Once: its memory is used from now on, and may still be exchanged for other.
+  // Once: its memory is used from now on, but may still be exchanged before
+  // this returns.
   virtual void Begins(Entry* entry) = 0;
-  // Of a device's memory, once: all that is left to be done lies on a stream of
-  // the device. The event fires when it has been done, and the request ends
-  // after that. Where the host does the last part this is never called.
+  // For device memory, once: all remaining work is on a stream of the device.
+  // The event fires when that work is done; the request ends after that. Never
+  // called if the host does the last part.
   virtual void Enqueued(std::shared_ptr<GpuEvent> event) = 0;
 };
 
-// Made by a kernel (or the C API) on any thread, handed over to the tensor
-// queue, from then on owned by the holder of the progress lock.
+// Created by a kernel (or the C API) on any thread and pushed to the tensor
+// queue. Afterwards owned by the holder of the progress lock.
 struct Entry {
   int32_t set = kWorldSet;
   std::string name;
   Request request;
-  // By tensor; `count` is of the input. `output` may equal `input` (in place).
-  // For allgather and alltoall it is null until `allocate` has given it.
+  // One span for each tensor; `count` is the input's. `output` may equal
+  // `input` (in place). For allgather and alltoall it is null until `allocate`
+  // has provided it.
   std::vector<Span> tensors;
-  // Where all of them lie; as request.device says.
+  // The memory of all of them; matches request.device.
   Memory memory;
   // See OperationSpec::stored.
   std::optional<DType> stored;
 
-  // Allgather: how many rows each tensor has here. Alltoall: how many go to
-  // each rank of the set.
+  // Allgather: number of rows of each tensor on this rank. Alltoall: number of
+  // rows for each rank of the set.
   std::vector<int64_t> rows;
 
   // Allgather and alltoall: called once for each tensor, by the holder of the
-  // progress lock, when it is known how many rows come from each rank
-  // (`first_dims`, in the order of the set's ranks). Gives the memory for the
+  // progress lock, when the number of rows from each rank is known
+  // (`first_dims`, in the order of the set's ranks). Returns the memory for the
   // whole result.
   std::function<Status(size_t tensor, const std::vector<int64_t>& first_dims,
                        void** output)>
       allocate;
 
-  // Of a device's memory: called when `allocate` has given all of it. Gives the
-  // event after which it may be used.
+  // For device memory: called after the last `allocate`. Returns the event
+  // after which the memory may be used.
   std::function<Status(std::shared_ptr<GpuEvent>* ready)> allocated;
 
-  // Keeps the memory in `tensors` alive; the runtime lets go of it when no
-  // transport can still touch that memory, which after an abort may be later
-  // than the completion.
+  // Keeps the memory in `tensors` alive. The runtime releases it when no
+  // transport can access that memory any more, which after an abort may be
+  // later than the completion.
   std::shared_ptr<void> keepalive;
 
-  // Not ok when the call fails on this rank alone: it is completed here with
-  // this, and its text is voted as a local error, so that the other ranks fail
-  // as well.
+  // Not ok if the call fails on this rank only: it is completed here with this
+  // status, and the text is voted as a local error, so that the other ranks
+  // fail as well.
   Status local_error;
-  int64_t step = -1;  // the caller's, compared between ranks; -1: none
-  // What the tensors are the gradients of, compared between ranks; null: they
-  // are none, or it is not known.
+  int64_t step = -1;  // the caller's step, compared between ranks; -1: none
+  // The variables that the tensors are gradients of, compared between ranks;
+  // null: not gradients, or unknown.
   std::shared_ptr<const SourceList> sources;
-  // Where the program makes the call, as "train.py:88"; for the recorder alone,
-  // which reads it before Submit returns.
+  // The program line that makes the call, as "train.py:88". Used by the
+  // recorder only, which reads it before Submit returns.
   std::string_view source;
 
   Completion done;
@@ -185,25 +185,27 @@ struct Entry {
   // May be null.
   std::shared_ptr<EntryListener> listener;
 
-  // Null: the caller stays until `done` is fired.
+  // Null: the caller waits until `done` is fired.
   std::shared_ptr<const CallerState> caller;
 
-  // The thread that submits has nothing to do before `done` is fired, as that
-  // of an eager call: it may move the request itself, of any size.
+  // The submitting thread only waits until `done` is fired, as in an eager
+  // call. It may therefore make the request's progress itself, whatever its
+  // size.
   bool caller_waits = false;
 
-  int64_t submitted_ns = 0;  // set by the queue: for the stall report
+  int64_t submitted_ns = 0;  // set by the queue, for the stall report
 };
 
-// True if nobody waits for the entry any more, which may still be needed by
-// other ranks: it was refused here, or its caller has gone.
+// True if no caller waits for the entry any more, although other ranks may
+// still need it: it was refused here, or its caller has left.
 inline bool IsAnswered(const Entry& entry) {
   return !entry.done.pending() ||
          (entry.caller != nullptr && entry.caller->gone());
 }
 
-// What the entry moves through this rank's memory. Of allgather the other
-// ranks' rows are not known yet: as if all of them gave as much as this one.
+// Number of bytes that the entry moves through this rank's memory. For
+// allgather the other ranks' rows are not known yet; assumes that they equal
+// this rank's.
 inline int64_t ExpectedBytes(const Entry& entry, size_t ranks) {
   const OpKind kind = entry.request.kind;
   if (!RowsDiffer(kind)) return TotalBytes(entry.request);

@@ -19,7 +19,7 @@ std::string Scales(const Request& request) {
          Number(request.postscale);
 }
 
-// One side's value for a check, and the rule that it broke.
+// One side's value for a check, and the rule that the difference breaks.
 struct Difference {
   std::string a;
   std::string b;
@@ -30,7 +30,7 @@ bool IsGroup(const Request& a, const Request& b) {
   return a.tensors.size() > 1 || b.tensors.size() > 1;
 }
 
-// The first tensor that both have and for which `differ` holds.
+// The first tensor that both sides have and for which `differ` holds.
 template <typename Differ>
 std::optional<size_t> FirstTensor(const Request& a, const Request& b,
                                   const Differ& differ) {
@@ -40,7 +40,7 @@ std::optional<size_t> FirstTensor(const Request& a, const Request& b,
   return std::nullopt;
 }
 
-// "float32[3] as tensor 1 ('w')"; of a call with one tensor only the type.
+// "float32[3] as tensor 1 ('w')"; for a call with one tensor, only the type.
 std::string TensorText(const TensorSpec& tensor, size_t index, bool group) {
   std::string text = Describe(tensor.dtype, tensor.shape);
   if (!group) return text;
@@ -61,7 +61,7 @@ std::string NameText(const TensorSpec& tensor, size_t index) {
                              : "'" + tensor.name + "' as " + place;
 }
 
-// Which tensors a group has, by their names; no rule if they are the same.
+// Compares the names of a group's tensors; no rule if they are the same.
 Difference MemberDifference(const Request& a, const Request& b) {
   const auto other_name =
       FirstTensor(a, b, [](const TensorSpec& x, const TensorSpec& y) {
@@ -80,13 +80,14 @@ std::string CountText(const Request& request) {
 
 const char* ShapeRule(const Request& request) {
   if (!RowsDiffer(request.kind)) {
-    return "the shapes must be equal on all ranks";
+    return "the shapes must be the same on all ranks";
   }
   return request.compiled
-             ? "in a compiled step all dimensions must be equal on all ranks; "
-               "where the first may differ, compile the step without this call "
-               "(jit_compile=False)"
-             : "all dimensions but the first must be equal on all ranks";
+             ? "in a compiled step all dimensions must be the same on all "
+               "ranks; "
+               "if the first may differ, make this call outside of the "
+               "compiled step (jit_compile=False)"
+             : "all dimensions but the first must be the same on all ranks";
 }
 
 Difference TensorDifference(const Request& a, const Request& b) {
@@ -96,7 +97,7 @@ Difference TensorDifference(const Request& a, const Request& b) {
       });
   if (other_type.has_value()) {
     return TensorTexts(a, b, *other_type,
-                       "the data types must be equal on all ranks");
+                       "the data types must be the same on all ranks");
   }
   if (a.tensors.size() != b.tensors.size()) {
     return {CountText(a), CountText(b),
@@ -110,11 +111,11 @@ Difference TensorDifference(const Request& a, const Request& b) {
   return TensorTexts(a, b, *other_shape, ShapeRule(a));
 }
 
-// How the caller says that the tensor stands for something that is not dense.
+// The caller's word for a tensor that represents a sparse one.
 constexpr char kSlices[] = "IndexedSlices";
 
-// How the caller says that integers travel in 64 bits, so that their sum does
-// not wrap around: "uint8 averaged as int64".
+// The caller's words for integers that are sent as 64 bits, so that their sum
+// does not wrap around: "uint8 averaged as int64".
 constexpr std::string_view kAveraged = " averaged as int64";
 
 bool IsAveraged(const Request& request) {
@@ -123,7 +124,7 @@ bool IsAveraged(const Request& request) {
          text.substr(text.size() - kAveraged.size()) == kAveraged;
 }
 
-// The type that the caller's tensors have.
+// The type of the caller's tensors.
 std::string OwnType(const Request& request) {
   if (IsAveraged(request)) {
     return request.compression.substr(
@@ -135,30 +136,31 @@ std::string OwnType(const Request& request) {
   return NameOf(request.tensors.front().dtype);
 }
 
-// Where one side averages integers: its caller has compressed nothing.
+// For one side that averages integers: its caller has compressed nothing.
 Difference AveragedDifference(const Request& a, const Request& b) {
   const std::string type_a = OwnType(a), type_b = OwnType(b);
   if (type_a != type_b) {
-    return {type_a, type_b, "the data types must be equal on all ranks"};
+    return {type_a, type_b, "the data types must be the same on all ranks"};
   }
   return {NameOf(a.reduce_op), NameOf(b.reduce_op),
-          "the reduce operations must be equal on all ranks"};
+          "the reduce operations must be the same on all ranks"};
 }
 
 Difference CompressionDifference(const Request& a, const Request& b) {
   if (a.compression == b.compression) return {"", "", nullptr};
   if (a.compression == kSlices || b.compression == kSlices) {
     const std::string dense = "a dense tensor";
-    return {a.compression == kSlices ? kSlices : dense,
-            b.compression == kSlices ? kSlices : dense,
-            "it must be the one or the other on all ranks: convert it with "
-            "tf.convert_to_tensor, or pass sparse_as_dense=True"};
+    return {
+        a.compression == kSlices ? kSlices : dense,
+        b.compression == kSlices ? kSlices : dense,
+        "it must be dense on all ranks or IndexedSlices on all ranks: convert "
+        "it with tf.convert_to_tensor, or pass sparse_as_dense=True"};
   }
   if (IsAveraged(a) || IsAveraged(b)) return AveragedDifference(a, b);
   const std::string none = "no compression";
   return {a.compression.empty() ? none : a.compression,
           b.compression.empty() ? none : b.compression,
-          "the compression must be equal on all ranks"};
+          "the compression must be the same on all ranks"};
 }
 
 std::string RanksText(const Request& request) {
@@ -169,7 +171,7 @@ std::string RanksText(const Request& request) {
   return text;
 }
 
-// "process sets [0, 1], [2]": what a rank gave to init.
+// "process sets [0, 1], [2]": a rank's argument to init.
 std::string SetsText(const Request& request) {
   std::string text;
   std::string set;
@@ -186,9 +188,9 @@ std::string SetsText(const Request& request) {
   return text.empty() ? "no process sets" : text;
 }
 
-// Add and remove: what differs is which set is meant.
+// Add and remove: compares the process sets meant.
 Difference SetDifference(const Request& a, const Request& b) {
-  const char* rule = "process sets must be equal on all ranks";
+  const char* rule = "process sets must be the same on all ranks";
   if (a.kind == OpKind::kBarrier) return {SetsText(a), SetsText(b), rule};
   if (a.kind == OpKind::kRemoveSet) {
     return {"process set " + std::to_string(a.removed_set),
@@ -199,46 +201,47 @@ Difference SetDifference(const Request& a, const Request& b) {
 
 std::string CompiledText(const Request& request) {
   return request.compiled ? "a step that XLA compiles"
-                          : "one that it does not compile";
+                          : "a step that XLA does not compile";
 }
 
-// The checks in their documented order; the first that fails is told.
+// The checks in their documented order; returns the first that fails.
 Difference FirstDifference(const Request& a, const Request& b) {
   if (a.kind != b.kind) {
-    return {NameOf(a.kind), NameOf(b.kind),
-            "the operations must be equal on all ranks; if two are meant, give "
-            "them different names"};
+    return {
+        NameOf(a.kind), NameOf(b.kind),
+        "the operations must be the same on all ranks; give different calls "
+        "different names"};
   }
-  // Before the shapes: an allgather's have no first dimension elsewhere.
+  // Before the shapes, because only a compiled allgather has a first dimension.
   if (a.compiled != b.compiled) {
     return {CompiledText(a), CompiledText(b),
             "jit_compile must be the same on all ranks"};
   }
-  // Before the data types, which differ because of it.
+  // Before the data types, which differ because of the compression.
   const Difference compression = CompressionDifference(a, b);
   if (compression.rule != nullptr) return compression;
-  // Before types and shapes, which are then those of different tensors.
+  // Before types and shapes, which would otherwise compare different tensors.
   const Difference members = MemberDifference(a, b);
   if (members.rule != nullptr) return members;
   const Difference tensors = TensorDifference(a, b);
   if (tensors.rule != nullptr) return tensors;
   if (a.prescale != b.prescale || a.postscale != b.postscale) {
-    return {Scales(a), Scales(b), "the scales must be equal on all ranks"};
+    return {Scales(a), Scales(b), "the scales must be the same on all ranks"};
   }
   if (a.reduce_op != b.reduce_op) {
     return {NameOf(a.reduce_op), NameOf(b.reduce_op),
-            "the reduce operations must be equal on all ranks"};
+            "the reduce operations must be the same on all ranks"};
   }
   if (a.root != b.root) {
     return {"root rank " + std::to_string(a.root),
             "root rank " + std::to_string(b.root),
-            "the root must be equal on all ranks"};
+            "the root must be the same on all ranks"};
   }
   if (a.device != b.device) {
     return {
         std::string("a tensor on ") + NameOf(a.device),
         std::string("a tensor on ") + NameOf(b.device),
-        "the kind of device must be equal on all ranks: put it on one kind, "
+        "the kind of device must be the same on all ranks: put it on one kind, "
         "with tf.device(...)"};
   }
   return SetDifference(a, b);

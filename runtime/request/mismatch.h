@@ -1,4 +1,4 @@
-// What is said where ranks call one collective differently. Pure.
+// The error text for ranks that call one collective differently. Pure.
 #ifndef TF_HVD_RUNTIME_REQUEST_MISMATCH_H_
 #define TF_HVD_RUNTIME_REQUEST_MISMATCH_H_
 
@@ -10,8 +10,8 @@
 
 namespace tf_hvd {
 
-// The first difference of two requests, as a sentence with both sides' values
-// and both ranks' numbers, in the order of the checks in docs/errors.md.
+// The first difference between two requests, as a sentence with both values and
+// both ranks' numbers. Checked in the order of docs/errors.md.
 std::string DescribeMismatch(std::string_view name, int32_t rank_a,
                              const Request& a, int32_t rank_b,
                              const Request& b);

@@ -42,7 +42,7 @@ std::string Text(const std::vector<Named>& list, size_t place) {
     return "no variable (tensor " + std::to_string(place) + ")";
   }
   const std::string_view name = list[place].name;
-  return (name.empty() ? std::string("a tensor that is no variable")
+  return (name.empty() ? std::string("a tensor that is not a variable")
                        : "'" + std::string(name) + "'") +
          " (tensor " + std::to_string(place) + ")";
 }
@@ -60,7 +60,7 @@ std::pair<std::string, std::string> DescribeSources(std::string_view first,
   }
   std::pair<std::string, std::string> texts = {Text(a, place), Text(b, place)};
   if (texts.first == texts.second && place < a.size() && place < b.size()) {
-    texts.second = "another variable of that name";
+    texts.second = "another variable of the same name";
   }
   return texts;
 }

@@ -1,5 +1,5 @@
-// TensorQueue: what TensorFlow's threads have submitted and the cycle has not
-// seen yet (stage 4). Unbounded: a kernel must not block.
+// TensorQueue: requests submitted by TensorFlow's threads and not yet read by
+// the cycle (stage 4). Unbounded: a kernel must not block.
 #ifndef TF_HVD_RUNTIME_REQUEST_TENSOR_QUEUE_H_
 #define TF_HVD_RUNTIME_REQUEST_TENSOR_QUEUE_H_
 
@@ -18,16 +18,17 @@ class TensorQueue {
   // Any thread.
   void Push(Entry entry);
 
-  // Holder of the progress lock: everything, in the order of submission.
+  // Holder of the progress lock: removes and returns everything, in the order
+  // of submission.
   std::vector<Entry> Drain();
 
-  // Any thread. After Push has returned, false until a Drain.
+  // Any thread. False between the return of Push and the next Drain.
   bool Empty() const { return size_ == 0; }
 
-  // Any thread. XLA has begun to compile a step. Nothing tells when that is
-  // over but that calls come again: the next Push ends it.
+  // Any thread. XLA has started to compile a step. The end of the compilation
+  // is not visible, so the next Push ends it.
   void NoteCompilation(const std::string& step);
-  // Any thread. The step; empty: none.
+  // Any thread. The step being compiled; empty: none.
   std::string compiling() const;
 
  private:

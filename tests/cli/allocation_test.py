@@ -1,4 +1,4 @@
-"""What schedulers tell a job of its hosts, in the forms that their manuals have."""
+"""The hosts that schedulers allocate to a job, in the formats of their manuals."""
 
 import argparse
 
@@ -21,7 +21,7 @@ from tf_hvd.launch.job.allocation import allocation, expand
         ("r[1-2]n[01-02]", "r1n01 r1n02 r2n01 r2n02"),
     ],
 )
-def test_the_short_form_of_slurm(nodes, names):
+def test_slurm_short_form_is_expanded(nodes, names):
     assert [*expand(nodes)] == names.split()
 
 
@@ -40,7 +40,7 @@ SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_TASKS_PER_N
         (SLURM, ("Slurm", "n1:2,n2:2,n3:1")),
         ({**SLURM, "SLURM_TASKS_PER_NODE": "4(x3)"}, ("Slurm", "n1:4,n2:4,n3:4")),
         ({**SLURM, "SLURM_TASKS_PER_NODE": "1,2,3"}, ("Slurm", "n1:1,n2:2,n3:3")),
-        ({"SLURM_JOB_NODELIST": "n1"}, None),  # left over: there is no job
+        ({"SLURM_JOB_NODELIST": "n1"}, None),  # left over, outside of a job
         (
             {"SLURM_JOB_ID": "7", "SLURM_NODELIST": "n1", "SLURM_JOB_CPUS_PER_NODE": "8"},
             ("Slurm", "n1:8"),
@@ -91,7 +91,7 @@ def test_files(variable, text, hosts, tmp_path):
         ({"PBS_NODEFILE": "/no/such/file"}, "PBS_NODEFILE /no/such/file: No such file"),
     ],
 )
-def test_what_cannot_be_read_is_said(environ, told):
+def test_unreadable_allocation_is_an_error(environ, told):
     with pytest.raises(UsageError) as raised:
         allocation(environ)
     assert told in str(raised.value)
@@ -105,20 +105,20 @@ def test_what_cannot_be_read_is_said(environ, told):
         ({"LOADL_STEP_ID": "a.7.0"}, "LoadLeveler"),
     ],
 )
-def test_schedulers_of_which_the_name_is_known(environ, name):
+def test_schedulers_known_only_by_name(environ, name):
     assert listed(environ) == (name, "")
     assert listed({**environ, **SLURM})[0] == "Slurm"
 
 
-def test_who_stays_here_unasked_is_told(capsys):
+def test_running_only_here_is_reported(capsys):
     flux = {"FLUX_URI": "local:///run/flux/local"}
     told = (
-        "tf_hvd run: inside a job of Flux, whose hosts are not known: all ranks run on this "
-        "machine; list hosts with -H\n"
+        "tf_hvd run: all ranks run on this machine, because the hosts of this Flux job are "
+        "unknown; list hosts with -H\n"
     )
     assert hosts_of_job(flux, 2) == (2, "")
     assert capsys.readouterr().err == told
-    # A single rank, a rank's own job, hosts of the user's, a known scheduler's, a later start.
+    # No message: one rank, a rank's own job, the user's hosts, a known scheduler, a later start.
     hosts_of_job(flux, 1)
     hosts_of_job({**flux, "PMIX_RANK": "0"}, 2)
     hosts_of_job(flux, 2, hosts="a:2")
@@ -137,20 +137,20 @@ def hosts_of_job(environ, ranks=None, **options):
     return namespace.np, ",".join(map(str, hosts))
 
 
-def test_a_job_takes_the_allocation():
+def test_job_uses_the_allocation():
     assert hosts_of_job(SLURM) == (5, "n1:2,n2:2,n3:1")
     assert hosts_of_job(SLURM, 5) == (5, "n1:2,n2:2,n3:1")
-    # Only those that get ranks: the others need not be reached.
+    # Only hosts that get ranks, because the others need not be reached.
     assert hosts_of_job(SLURM, 3) == (3, "n1:2,n2:2")
     assert hosts_of_job(SLURM, hosts="n3:1") == (1, "n3:1")
-    # Here, whoever else is given.
+    # A single rank runs here, whatever hosts are allocated.
     assert hosts_of_job(SLURM, 1) == (1, "")
     assert hosts_of_job({**SLURM, "PMIX_RANK": "0"}, 4) == (4, "")
     assert hosts_of_job(SLURM, 4, mpi_args="--hostfile mine") == (4, "")
     assert hosts_of_job({}, 2) == (2, "")
 
 
-def test_more_ranks_than_were_given_are_refused():
+def test_more_ranks_than_allocated_are_refused():
     with pytest.raises(UsageError) as raised:
         hosts_of_job(SLURM, 6)
     assert str(raised.value) == (

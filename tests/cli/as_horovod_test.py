@@ -9,7 +9,7 @@ from finished import finished
 
 pytestmark = pytest.mark.one_mpi
 
-# As Horovod's users write it: eager loop, tape, broadcast, rank 0 reports.
+# As Horovod's users write it: an eager loop, a tape, a broadcast and a report by rank 0.
 SCRIPT = """
 import tensorflow as tf
 import horovod.tensorflow as hvd
@@ -49,7 +49,7 @@ if hvd.rank() == 0:
 """
 
 
-def test_a_horovod_script_runs_unchanged(call, environ, tmp_path):
+def test_horovod_script_runs_unchanged(call, environ, tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     code, output, errors = call(
         *("run", "-np", "2", "--as-horovod", "--require-init", sys.executable, "script.py"),
@@ -57,10 +57,10 @@ def test_a_horovod_script_runs_unchanged(call, environ, tmp_path):
     )
     assert code == 0, output + errors
     assert "JOINED" not in errors
-    assert "size 2 module tf_hvd gradient 1.0" in output  # the average, as Horovod's is
+    assert "size 2 module tf_hvd gradient 1.0" in output  # the average, as in Horovod
 
 
-# As in Horovod's elastic examples, which train a step to make the optimizer's variables.
+# As in Horovod's elastic examples, which train one step to create the optimizer's variables.
 ELASTIC = """
 import numpy as np
 import tensorflow as tf
@@ -90,8 +90,8 @@ print(f"{told}\\n", end="", flush=True)  # in one piece, also where Python does 
 """
 
 
-def test_an_elastic_program_makes_its_variables_first(call, environ, tmp_path):
-    """By a step without a broadcast, at which the guard would stop another program."""
+def test_elastic_program_creates_its_variables_first(call, environ, tmp_path):
+    """The first step has no broadcast. In another program the guard would reject it."""
     (tmp_path / "script.py").write_text(ELASTIC)
     code, output, errors = call(
         *("run", "-np", "2", "--as-horovod", sys.executable, "script.py"), environ=environ
@@ -100,7 +100,7 @@ def test_an_elastic_program_makes_its_variables_first(call, environ, tmp_path):
     assert sorted(output.split()) == ["same", "same"]
 
 
-# As Horovod's tensorflow2_keras_mnist.py does with arguments: `2 localhost:2 mpi`.
+# As Horovod's tensorflow2_keras_mnist.py does with the arguments `2 localhost:2 mpi`.
 RUNS_ITSELF = """
 import sys
 import horovod
@@ -116,7 +116,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_script_that_runs_itself_on_hosts(call, environ, tmp_path):
+def test_script_that_starts_itself_on_hosts(call, environ, tmp_path):
     (tmp_path / "script.py").write_text(RUNS_ITSELF)
     code, output, errors = call(
         *("run", "-np", "1", "--as-horovod", sys.executable, "script.py"),
@@ -127,7 +127,7 @@ def test_a_script_that_runs_itself_on_hosts(call, environ, tmp_path):
     assert "[(0, 2), (1, 2)]" in output
 
 
-def test_the_path_of_the_caller_stays(call, environ, program):
+def test_callers_pythonpath_is_kept(call, environ, program):
     show = program("say(os.environ['PYTHONPATH'])")
     code, output, errors = call(
         "run", "-np", "1", "--as-horovod", *show, environ={**environ, "PYTHONPATH": "/else/where"}
@@ -138,7 +138,7 @@ def test_the_path_of_the_caller_stays(call, environ, program):
     assert theirs == "/else/where"
 
 
-# A console script as pip writes it, of a program that knows Horovod only.
+# A console script as written by pip, for a program that only knows Horovod.
 CONSOLE_SCRIPT = """#!{python}
 import sys
 import horovod.tensorflow as hvd
@@ -150,8 +150,8 @@ if hvd.rank() == 0:
 """
 
 
-def test_an_unmodified_console_script_under_mpirun(environ, family, mpi_prefixes, tmp_path):
-    """As docs/horovod.md says: PYTHONPATH is all that it needs."""
+def test_unmodified_console_script_under_mpirun(environ, family, mpi_prefixes, tmp_path):
+    """It only needs PYTHONPATH, as docs/horovod.md says."""
     script = tmp_path / "train"
     script.write_text(CONSOLE_SCRIPT.format(python=sys.executable))
     script.chmod(0o755)
@@ -173,8 +173,8 @@ def test_an_unmodified_console_script_under_mpirun(environ, family, mpi_prefixes
     assert "ranks [0, 1] files True arguments ['--fast']" in ended.stdout
 
 
-def test_a_path_that_the_user_gives_comes_second(call, program):
-    """`-x PYTHONPATH=...`, as people write for mpirun, took our horovod away."""
+def test_users_pythonpath_comes_second(call, program):
+    """`-x PYTHONPATH=...`, common with mpirun, used to remove our horovod from the path."""
     words = ["run", "-np", "1", "--as-horovod", "-x", "PYTHONPATH=/project"]
     code, output, errors = call(*words, *program("say(os.environ['PYTHONPATH'])"))
     assert code == 0, errors
@@ -183,7 +183,7 @@ def test_a_path_that_the_user_gives_comes_second(call, program):
     assert theirs == "/project"
 
 
-def test_the_path_for_other_launchers_is_told_without_tensorflow():
+def test_horovod_path_does_not_load_tensorflow():
     command = [sys.executable, "-P", "-X", "importtime", "-m", "tf_hvd_command", "--horovod-path"]
     ended = finished(command, check=True)
     assert os.path.isdir(os.path.join(ended.stdout.strip(), "horovod"))

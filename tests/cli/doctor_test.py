@@ -1,4 +1,4 @@
-"""`tf_hvd doctor` on this machine, with the GPU of software, and with what is broken."""
+"""`tf_hvd doctor` on this machine, with a software GPU, and with broken installations."""
 
 import json
 import os
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(LIMIT + 30)
 
 @pytest.fixture
 def report(start, environ):
-    """Runs `tf_hvd doctor --json`: its exit code, and its lines by name."""
+    """Run `tf_hvd doctor --json`; returns its exit code and its lines by name."""
 
     def run(*arguments, **variables):
         process = start("doctor", "--json", *arguments, environ={**environ, **variables})
@@ -72,13 +72,13 @@ def test_on_a_software_gpu(report, environ):
     assert value(lines, "CUDA driver") == f"for CUDA 12.5, {SOFTWARE}"
     assert value(lines, "GPU 0") == "Software GPU, compute capability 9.0"
     assert value(lines, "NCCL") == f"2.21.5, {SOFTWARE}"
-    assert value(lines, "tensors on GPUs") == "by NCCL, if all ranks have it"
+    assert value(lines, "tensors on GPUs") == "reduced by NCCL if all ranks have it"
 
     code, lines = report(**software, TF_HVD_NCCL="0")
     assert code == 0
     assert value(lines, "NCCL") == "none: TF_HVD_NCCL=0"
     assert value(lines, "tensors on GPUs") == (
-        "by MPI if it is CUDA-aware on all ranks, else through the host's memory"
+        "reduced by MPI if it is CUDA-aware on all ranks, else in host memory"
     )
 
     table = [sys.executable, "-m", "tf_hvd_command", "--horovodrun", "--check-build"]
@@ -86,14 +86,14 @@ def test_on_a_software_gpu(report, environ):
     assert "[X] NCCL (2.21.5)" in done.stdout
 
     code, lines = report(**software | {"TF_HVD_NCCL_LIBRARY": "no_such_libnccl.so.2"})
-    assert code == 0, "tensors have another way"
+    assert code == 0, "tensors can use another transport"
     (line,) = lines["NCCL"]
     assert line["value"].startswith("none: no_such_libnccl.so.2: cannot open")
     assert "TF_HVD_NCCL_LIBRARY" in line["cure"]
 
 
 @pytest.mark.parametrize("family", ["openmpi"], indirect=True)
-def test_what_is_broken(report, tmp_path):
+def test_broken_installation(report, tmp_path):
     library = tmp_path / "libmpi.so.40"
     library.write_bytes(b"\x7fELF... ompi_mpi_comm_world ... cut off")
     code, lines = report(TF_HVD_MPI_LIBRARY=str(library), TF_HVD_NCLL="0")
@@ -112,7 +112,7 @@ def test_what_is_broken(report, tmp_path):
 
 
 @pytest.mark.parametrize("family", ["openmpi"], indirect=True)
-def test_what_does_not_answer(report, tmp_path):
+def test_checks_have_a_time_limit(report, tmp_path):
     (tmp_path / "tensorflow.py").write_text("import time; time.sleep(1000)\n")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     code, lines = report("--limit", "1", PYTHONPATH=path)
@@ -121,7 +121,7 @@ def test_what_does_not_answer(report, tmp_path):
 
 
 @pytest.mark.parametrize("family", ["openmpi"], indirect=True)
-def test_as_text(start, environ):
+def test_report_as_text(start, environ):
     process = start("doctor", environ={**environ, "TF_HVD_SPIN_MICROSECONDS": "long"})
     output, errors = process.communicate(timeout=LIMIT)
     assert (process.returncode, errors) == (1, "")
@@ -133,8 +133,8 @@ def test_as_text(start, environ):
     assert lines[-1] == "a job would not start here"
 
 
-def test_ends_with_the_text_of_what_ended_it(tmp_path, monkeypatch):
-    """A library that ends the process does not take the report with it."""
+def test_crash_of_a_check_is_reported(tmp_path, monkeypatch):
+    """A library that ends the process does not lose the report."""
     script = tmp_path / "doctor_facts.py"
     script.write_text(
         "import os, sys\n"

@@ -1,4 +1,4 @@
-"""`horovod.runner.launch` and the modules beside it: jobs that Python programs start."""
+"""`horovod.runner.launch` and related modules: jobs that Python programs start."""
 
 import os
 import sys
@@ -18,7 +18,7 @@ def places(*arguments):
 
 
 def test_hosts_are_filled_one_after_the_other():
-    """Hosts, then rank, local and cross rank, size, local and cross size."""
+    """Columns: host, rank, local and cross rank, size, local and cross size."""
     listed = hosts.parse_hosts("a:2, b-1.c:3,d:1")
     assert [(host.hostname, host.slots) for host in listed] == [("a", 2), ("b-1.c", 3), ("d", 1)]
     assert places(listed, 2, 4) == [
@@ -37,13 +37,13 @@ def test_hosts_are_filled_one_after_the_other():
 
 
 @pytest.mark.parametrize("text", ["a", "a:", "a:x", "a:1,,b:1", ""])
-def test_hosts_that_are_none(text):
+def test_invalid_hosts(text):
     with pytest.raises(ValueError, match=r"name:slots|no slots|positive"):
         hosts.parse_hosts(text)
 
 
 def test_more_ranks_than_slots():
-    with pytest.raises(ValueError, match=r"3 processes were requested.*slots for 2"):
+    with pytest.raises(ValueError, match=r"3 processes were requested.*only 2 slots"):
         hosts.get_host_assignments(hosts.parse_hosts("a:2"), 3)
 
 
@@ -65,12 +65,12 @@ def test_attributes_become_flags():
 
 @pytest.fixture
 def horovods(environ):
-    # An empty entry would be the folder in which the tests run.
+    # An empty entry would mean the folder in which the tests run.
     paths = [str(horovod_path()), os.environ.get("PYTHONPATH", "")]
     return {**environ, "PYTHONPATH": ":".join(filter(None, paths))}
 
 
-def test_the_module_is_horovodrun(horovods):
+def test_launch_module_is_horovodrun(horovods):
     """As `python -m horovod.runner.launch`."""
     words = [sys.executable, "-P", "-m", "horovod.runner.launch", "-np", "2"]
     ended = finished([*words, sys.executable, "-c", SAYS, "--verbose"], env=horovods)
@@ -78,7 +78,7 @@ def test_the_module_is_horovodrun(horovods):
     assert ended.stdout.count("says ['--verbose']") == 2
 
 
-# The last one is a job that fails.
+# The last job fails.
 PROGRAM = f"""
 import os
 import sys
@@ -102,8 +102,8 @@ except RuntimeError as error:
 """
 
 
-def test_jobs_that_a_program_describes(horovods, tmp_path):
-    """As cloudtik has them described."""
+def test_jobs_described_by_a_program(horovods, tmp_path):
+    """As cloudtik describes jobs."""
     (tmp_path / "program.py").write_text(PROGRAM)
     ended = finished([sys.executable, "-P", str(tmp_path / "program.py")], env=horovods)
     assert ended.returncode == 0, ended.stderr

@@ -1,4 +1,4 @@
-"""`horovodrun`: each of Horovod's flags is honoured, or told what replaces it."""
+"""`horovodrun`: each of Horovod's flags is honoured, or its replacement is named."""
 
 import os
 import pathlib
@@ -15,7 +15,7 @@ from tf_hvd.launch.errors import UsageError
 pytestmark = pytest.mark.one_mpi
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HOROVODRUN = [sys.executable, "-m", "tf_hvd_command", "--horovodrun"]
-# Of Horovod 0.28.1, beside --version and --check-build.
+# The flags of Horovod 0.28.1, except --version and --check-build.
 _NAMES = """
 -np --num-proc --disable-cache --start-timeout --network-interfaces --network-interface
 --output-filename --verbose --config-file -p --ssh-port -i --ssh-identity-file
@@ -44,7 +44,7 @@ def test_every_flag_of_horovods_is_known():
         assert sum(map(bool, ways)) == 1, flag.names
 
 
-def test_the_documented_table_is_the_programs():
+def test_documented_table_matches_the_program():
     rows = [
         f"| {', '.join(f'`{name}`' for name in flag.names)} | {flag.meaning} |"
         for flag in horovodrun_flags.FLAGS
@@ -54,7 +54,7 @@ def test_the_documented_table_is_the_programs():
 
 
 def parsed(*arguments):
-    """The options of `tf_hvd run`, and the environment."""
+    """The options of `tf_hvd run` and the environment."""
     environ = {}
     options = horovodrun.make_parser().parse_args(arguments)
     runner = Parser(prog="horovodrun")
@@ -76,7 +76,7 @@ def value_for(flag):
     [(flag, name) for flag in horovodrun_flags.FLAGS for name in flag.names],
     ids=[name for flag in horovodrun_flags.FLAGS for name in flag.names],
 )
-def test_each_flag_is_honoured_or_told_what_replaces_it(capsys, flag, name):
+def test_each_flag_is_honoured_or_its_replacement_named(capsys, flag, name):
     first = [] if flag.option == "-np" else ["-np", "2"]
     plain, _ = parsed("-np", "2", "train")
     if flag.refused:
@@ -133,7 +133,7 @@ def horovodrun_call(tmp_path):
     return call
 
 
-def test_a_job_with_files_for_its_output(horovodrun_call, environ, program, tmp_path):
+def test_job_with_output_files(horovodrun_call, environ, program, tmp_path):
     show = program("say('rank', rank, os.environ['PYTHONPATH']); sys.stderr.write('error\\n')")
     code, output, errors = horovodrun_call(
         *("-np", "2", "--output-filename", "out{}%t", "-prefix-timestamp", *show), environ=environ
@@ -151,8 +151,8 @@ def test_a_job_with_files_for_its_output(horovodrun_call, environ, program, tmp_
         )
 
 
-def test_all_output_of_a_rank_is_in_its_files(call, environ, program, tmp_path):
-    """Also what it prints at its last, what a child prints, and what is long."""
+def test_output_files_have_all_output(call, environ, program, tmp_path):
+    """Including its last words, a child's output, and long output."""
     loud = program(
         "import subprocess\n"
         "subprocess.run(['echo', 'a child'])\n"
@@ -184,15 +184,15 @@ def test_check_build(horovodrun_call):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train"], "the number of ranks is missing; for example -np 2"),
+        (["train"], "the number of ranks is missing; give it, for example -np 2"),
         (["-np", "2"], "no program to run; for example: horovodrun -np 2 python train.py"),
-        (["-np", "2", "--max-np", "3", "x"], "--max-np is for elastic jobs: give --min-np too"),
-        (["-np", "2", "--gloo", "x"], "--gloo: there is no Gloo; leave the flag out"),
+        (["-np", "2", "--max-np", "3", "x"], "--max-np is only for elastic jobs: add --min-np"),
+        (["-np", "2", "--gloo", "x"], "--gloo: tf_hvd does not use Gloo; omit the flag"),
         (["-np", "2", "--fusion-threshold-mb", "x", "y"], "--fusion-threshold-mb: 'x' is not"),
         (["-np", "2", "--start-timeout", "0", "y"], "'0' is not a positive number of seconds"),
     ],
 )
-def test_what_cannot_be_done(horovodrun_call, arguments, message):
+def test_invalid_command_lines(horovodrun_call, arguments, message):
     code, output, errors = horovodrun_call(*arguments)
     assert (code, output) == (2, "")
     assert errors.startswith("horovodrun: ")
@@ -202,7 +202,7 @@ def test_what_cannot_be_done(horovodrun_call, arguments, message):
 
 @pytest.fixture
 def silent_mpi(tmp_path):
-    """An Open MPI whose launcher never starts a rank: the variable that names it."""
+    """The variable that selects an Open MPI with a launcher that never starts a rank."""
     for name in ("bin", "lib"):
         (tmp_path / "mpi" / name).mkdir(parents=True)
     library = tmp_path / "mpi" / "lib" / "libmpi.so.40"
@@ -216,14 +216,14 @@ def silent_mpi(tmp_path):
     return {**os.environ, "TF_HVD_MPI_LIBRARY": str(library)}
 
 
-def test_a_job_that_does_not_start_in_time_is_ended(call, silent_mpi):
+def test_job_that_misses_start_timeout_is_ended(call, silent_mpi):
     code, _, errors = call("run", "-np", "2", "--start-timeout", "1", "true", environ=silent_mpi)
     assert code == 1
     assert "tf_hvd run: none of 2 ranks on this machine started within 1 s" in errors
 
 
-def test_a_single_rank_has_started_when_it_was_started(call, program):
-    """It has no launcher: one that took longer than the limit was ended."""
+def test_start_timeout_ignores_single_rank(call, program):
+    """It has no launcher; a job that ran longer than the limit was ended."""
     words = program("time.sleep(1.5); say('end')")
     code, output, errors = call("run", "-np", "1", "--start-timeout", "1", *words)
     assert (code, output) == (0, "end\n"), errors

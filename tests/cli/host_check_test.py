@@ -1,14 +1,16 @@
-"""The hosts are asked before a job starts: what ssh is given, what its answers become.
+"""The check of hosts before a job: the arguments of ssh, and the messages for its answers.
 
-`ssh` is a script here; tests/nodes has real ones.
+`ssh` is a script here; tests/nodes uses real SSH.
 """
 
+import argparse
 import os
 import re
 import sys
 
 import pytest
 
+from tf_hvd.launch.commands.main import Parser, start
 from tf_hvd.launch.errors import HostsError, UsageError
 from tf_hvd.launch.job.host_check import Needs, check_hosts
 from tf_hvd.launch.job.hosts import Host
@@ -20,7 +22,7 @@ MPIRUN = "#!/bin/sh\necho 'mpirun (Open MPI) 5.0.11'\n"
 
 @pytest.fixture
 def needs(tmp_path):
-    """Of a job whose ssh runs what it is given here, after these lines of /bin/sh."""
+    """The needs of a job with an ssh that runs these lines of /bin/sh, then its command, here."""
 
     def make(before="", program="sh", python="", ssh="", **environ):
         for name, text in {
@@ -43,12 +45,12 @@ def complaints(needs, *names):
     return str(raised.value).splitlines()
 
 
-def test_what_is_right_is_silent(needs):
+def test_matching_hosts_pass_silently(needs):
     check_hosts([Host("a", 1), Host("localhost", 1), Host("b", 2)], needs(python=sys.executable))
 
 
-def test_networks_that_hosts_have_for_themselves(needs, tmp_path):
-    """Docker's bridge has the same address everywhere, and Open MPI waited for ever in init."""
+def test_private_networks_are_found(needs, tmp_path):
+    """Docker's bridge has the same address everywhere, so Open MPI waited indefinitely in init."""
     (tmp_path / "ip").write_text("""#!/bin/sh
 echo '1: lo    inet 127.0.0.1/8 scope host lo'
 echo '3: docker0    inet 172.17.0.1/16 scope global docker0'
@@ -72,7 +74,7 @@ echo "$OWN"
     assert networks("a", "b", "c") == (["172.17.0.0/16"], [])
 
 
-def test_a_login_may_talk(needs):
+def test_login_may_print_text(needs):
     check_hosts([Host("a", 1)], needs("echo Welcome to a; echo 'last login: today' >&2"))
 
 
@@ -84,7 +86,7 @@ def test_ssh_gets_its_arguments_and_asks_for_nothing(needs, tmp_path):
     assert given.read_text().endswith(" -p 2222 -i key a /bin/sh\n")
 
 
-def test_each_host_has_its_line(needs):
+def test_each_faulty_host_has_a_line(needs):
     answers = """
     case "$*" in
     *" a "*) echo "ssh: connect to host a port 22: Connection refused" >&2; exit 255 ;;
@@ -92,18 +94,42 @@ def test_each_host_has_its_line(needs):
     *" c "*) echo "sh: not found" >&2; exit 127 ;;
     esac"""
     assert complaints(needs(answers), "a", "b", "c", "d") == [
-        "host a: ssh: connect to host a port 22: Connection refused; is an ssh server running "
-        "there, and at this port (-p PORT)?",
-        "host b: Something new; does `ssh b true` work?",
+        "host a: ssh: connect to host a port 22: Connection refused; check that an SSH server runs "
+        "there, at this port (-p PORT)",
+        "host b: Something new; check that `ssh b true` works",
         "host c: the check there failed: sh: not found",
     ]
 
 
-def test_what_differs_is_told_with_both_values(needs, tmp_path):
+def test_each_faulty_host_has_the_prefix(capsys):
+    """The second line had none."""
+
+    def begin(options):
+        raise HostsError([("a", "host a: no answer"), ("b", "host b: no answer")])
+
+    with pytest.raises(SystemExit):
+        start(argparse.Namespace(start=begin, parser=Parser(prog="tf_hvd run")))
+    expected = "tf_hvd run: host a: no answer\ntf_hvd run: host b: no answer\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_damaged_installation_is_named(needs, tmp_path):
+    """It was a TypeError of None and str: the metadata was empty."""
+    (tmp_path / "broken" / "tf_hvd-0.1.0.dist-info").mkdir(parents=True)
+    folder = str(tmp_path / "broken")
+    code = f"import sys; sys.path.insert(0, {folder!r}); import hashlib"
+    there = f"sed 's|^import hashlib|{code}|' | /bin/sh; exit"
+    there = there.replace(repr(folder), f'"{folder}"')
+    assert complaints(needs(there, python=sys.executable), "beta") == [
+        "host beta: the installation of tf_hvd there is damaged (no version); reinstall it"
+    ]
+
+
+def test_differences_show_both_values(needs, tmp_path):
     other = tmp_path / "other"
     other.write_text(MPIRUN.replace("5.0.11", "4.1.4"))
     other.chmod(0o700)
-    # One after the other, for what `b` finds is put there for it.
+    # One after the other, because the launcher that `b` finds is copied in between.
     answers = f"""
     case "$*" in
     *" a "*) /bin/sh; touch {tmp_path}/asked; exit ;;
@@ -114,8 +140,8 @@ def test_what_differs_is_told_with_both_values(needs, tmp_path):
     ]
 
 
-def test_this_machine_is_right(needs, tmp_path):
-    """An elastic job leaves the other one out, and goes on."""
+def test_versions_are_compared_with_this_machine(needs, tmp_path):
+    """An elastic job excludes the other host and continues."""
     other = tmp_path / "other"
     other.write_text(MPIRUN.replace("5.0.11", "4.1.4"))
     other.chmod(0o700)
@@ -126,14 +152,12 @@ def test_this_machine_is_right(needs, tmp_path):
     assert raised.value.wrong == [("a", line)]
 
 
-def test_words_are_quoted(needs, tmp_path, monkeypatch):
+def test_shell_words_are_quoted(needs, tmp_path, monkeypatch):
     folder = tmp_path / "it's a {folder}; $(false)"
     folder.mkdir()
     monkeypatch.chdir(folder)
     (line,) = complaints(needs(program="no 'such' $program"), "a")
-    assert (
-        line == "host a: no program no 'such' $program there; all hosts need it at the same place"
-    )
+    assert line == "host a: no program no 'such' $program there; all hosts need it at the same path"
 
 
 @pytest.mark.parametrize(
@@ -148,11 +172,11 @@ def test_words_are_quoted(needs, tmp_path, monkeypatch):
         ("mpich", (), {"HYDRA_LAUNCHER": "rsh"}, False),
     ],
 )
-def test_who_goes_another_way_is_not_asked(family, words, environ, by_ssh):
+def test_hosts_not_reached_by_ssh_are_not_checked(family, words, environ, by_ssh):
     assert goes_by_ssh(Launcher(family, "mpirun"), words, environ) is by_ssh
 
 
-def test_the_facts_are_those_of_the_program_s_python(needs):
+def test_facts_are_from_the_programs_python(needs):
     other = '{"tf_hvd": "none", "TensorFlow": "2.19", "MPI": "(Open MPI) 5.0.11"}'
     answers = f"""case "$*" in *" b "*) echo 'tf_hvd found {other}'; exit ;; esac"""
     lines = complaints(needs(answers, python=sys.executable), "a", "b")
@@ -163,15 +187,15 @@ def test_the_facts_are_those_of_the_program_s_python(needs):
 
 
 @pytest.mark.parametrize(("python", "lacks"), [("/no/python3", True), ("", False)])
-def test_a_machine_without_any_python(needs, tmp_path, python, lacks):
-    """It is asked nothing, but may have no rank of a program that needs one."""
+def test_machine_without_python(needs, tmp_path, python, lacks):
+    """It reports nothing. It cannot run ranks of a program that needs Python."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "sh").symlink_to("/bin/sh")
     there = f"sed 's|^PATH=.*|PATH={tmp_path}/bin|; s|{sys.executable}|/no/python|' | /bin/sh; exit"
     asked = needs(f'case "$*" in *" b "*) {there} ;; esac', python=python)
     if lacks:
         assert complaints(asked, "b") == [
-            "host b: no program /no/python3 there; all hosts need it at the same place"
+            "host b: no program /no/python3 there; all hosts need it at the same path"
         ]
     else:
         check_hosts([Host("localhost", 1), Host("b", 1)], asked)

@@ -1,4 +1,4 @@
-"""Host lists and host files by table."""
+"""Host lists and host files, by table."""
 
 import pytest
 
@@ -41,11 +41,11 @@ def test_hosts(text, hosts):
         ("a b:2", "-H: 'a b:2' is not name:slots; a host list looks like node1:4,node2:4"),
         ("a;ls:2", "-H: 'a;ls:2' is not name:slots; a host list looks like node1:4,node2:4"),
         ("a", "-H: 'a' has no slots; write a:1 for one rank on that host"),
-        ("a:", "-H: '' slots in 'a:' is not a positive number; write a:1 or more"),
-        ("a:0", "-H: '0' slots in 'a:0' is not a positive number; write a:1 or more"),
-        ("a:-1", "-H: '-1' slots in 'a:-1' is not a positive number; write a:1 or more"),
-        ("a:two", "-H: 'two' slots in 'a:two' is not a positive number; write a:1 or more"),
-        ("a:²", "-H: '²' slots in 'a:²' is not a positive number; write a:1 or more"),
+        ("a:", "-H: the number of slots in 'a:' must be a positive integer, for example a:1"),
+        ("a:0", "-H: the number of slots in 'a:0' must be a positive integer, for example a:1"),
+        ("a:-1", "-H: the number of slots in 'a:-1' must be a positive integer, for example a:1"),
+        ("a:two", "-H: the number of slots in 'a:two' must be a positive integer, for example a:1"),
+        ("a:²", "-H: the number of slots in 'a:²' must be a positive integer, for example a:1"),
         (
             "fe80::1:2",
             "-H: 'fe80::1:2' is not name:slots; for an IPv6 address write a host name instead",
@@ -57,7 +57,7 @@ def test_hosts(text, hosts):
         ("a:1,b:1,a:2", "host a is listed twice; write it once, as a:3"),
     ],
 )
-def test_what_is_no_host_list(text, message):
+def test_invalid_host_lists(text, message):
     with pytest.raises(UsageError) as raised:
         parse_hosts(text)
     assert str(raised.value) == message
@@ -79,12 +79,13 @@ def test_hostfile(text):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "hosts names no host; write one `name slots=N` a line"),
-        ("# nothing\n\n", "hosts names no host; write one `name slots=N` a line"),
+        ("", "hosts contains no hosts; write one `name slots=N` per line"),
+        ("# nothing\n\n", "hosts contains no hosts; write one `name slots=N` per line"),
         ("a:1\nb\n", "hosts, line 2: 'b' has no slots; write b:1 for one rank on that host"),
         (
             "a slots=x",
-            "hosts, line 1: 'x' slots in 'a:x' is not a positive number; write a:1 or more",
+            "hosts, line 1: the number of slots in 'a:x' must be a positive integer, "
+            "for example a:1",
         ),
         (
             "a max-slots=4",
@@ -94,7 +95,7 @@ def test_hostfile(text):
         ("a:1\na slots=1", "host a is listed twice; write it once, as a:2"),
     ],
 )
-def test_what_is_no_hostfile(text, message):
+def test_invalid_hostfiles(text, message):
     with pytest.raises(UsageError) as raised:
         parse_hostfile(text, "hosts")
     assert str(raised.value) == message
@@ -107,7 +108,7 @@ def test_slots_must_suffice():
     assert str(raised.value) == "-np 6 is more than the 5 slots of a:1,b:4; ask for fewer"
 
 
-def test_which_hosts_get_ranks():
+def test_hosts_that_get_ranks():
     hosts = parse_hosts("a:2,b:1,c:4")
     assert [",".join(map(str, placed(hosts, n))) for n in (1, 2, 3, 4)] == [
         *("a:1", "a:2", "a:2,b:1", "a:2,b:1,c:1"),
@@ -126,7 +127,7 @@ def test_which_hosts_get_ranks():
         ("localhost:1,there.example:1", False),
     ],
 )
-def test_which_hosts_are_local(text, local):
+def test_local_hosts(text, local):
     assert all_local(parse_hosts(text), "here.example") is local
 
 
@@ -143,5 +144,5 @@ def test_which_hosts_are_local(text, local):
         ("10.0.0.1", "10", False),
     ],
 )
-def test_which_names_can_be_one_machine_s(name, other, same):
+def test_names_of_the_same_machine(name, other, same):
     assert is_same(name, other) is same

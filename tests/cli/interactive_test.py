@@ -6,19 +6,21 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("reads", ["breakpoint()", "input('go on? ')"])
-def test_a_rank_that_has_no_input_says_who_has(environ, call, program, closing, reads):
-    """It said "BdbQuit:" and nothing else."""
+@pytest.mark.parametrize("reads", ["breakpoint()", "input('continue? ')"])
+def test_rank_without_input_is_explained(environ, call, program, closing, reads):
+    """The message was only "BdbQuit:"."""
     write = program(f"if rank == 1: {reads}\nsay('after', rank)")
     code, output, errors = call("run", "-np", "2", *write, environ=environ)
     assert code == 1, errors
     assert "after 1" not in output
     told = closing(errors)
     assert told["what"].startswith("rank 1 was the first to end with an error (exit code 1): ")
-    assert told["next"].startswith("only rank 0 has a standard input: call breakpoint() or input()")
+    assert told["next"].startswith(
+        "call breakpoint() or input() on rank 0 only: other ranks have no"
+    )
 
 
-def test_a_debugger_on_rank_0_reads_what_is_typed(environ, start, program):
+def test_debugger_on_rank_0_reads_typed_input(environ, start, program):
     write = program("number = 6\nif rank == 0: breakpoint()\nsay('after', rank, number)")
     process = start("run", "-np", "2", *write, environ=environ, stdin=subprocess.PIPE)
     output, errors = process.communicate("number = 42\nc\n", timeout=600)

@@ -1,4 +1,4 @@
-"""What `tf_hvd run` says about a job whose ranks never joined each other."""
+"""The messages of `tf_hvd run` about a job with ranks that never joined each other."""
 
 import argparse
 import mmap
@@ -17,7 +17,7 @@ from tf_hvd.launch.job.session import Home, Session
 from tf_hvd.launch.job.signals import Ending
 from tf_hvd.launch.machine import proc
 
-# As programs for Horovod begin that run without it as well.
+# The beginning of Horovod programs that also run without it.
 SERIAL = """
 try:
     import horovod.tensorflow as hvd
@@ -30,16 +30,16 @@ say("trained", float(tf.reduce_sum(tf.ones([3]))), hvd is None)
 
 
 @pytest.mark.one_mpi
-def test_two_serial_trainings_are_told(environ, call, program):
+def test_independent_trainings_are_reported(environ, call, program):
     code, output, errors = call("run", "-np", "2", *program(SERIAL), environ=environ)
     assert code == 0, errors
     assert output == "trained 3.0 True\n" * 2
-    assert "= NO RANK JOINED THE JOB: 2 copies of the program ran, each alone" in errors
+    assert "= NO RANK JOINED THE JOB: 2 copies of the program ran independently" in errors
     assert f"=     tf_hvd run -np 2 --as-horovod {sys.executable} " in errors
 
 
-def test_ranks_that_seem_to_train_apart_are_told_while_they_do(monkeypatch, capsys):
-    """It was said at the job's end alone, hours later."""
+def test_independent_trainings_are_reported_while_running(monkeypatch, capsys):
+    """The message only came at the job's end, hours later."""
     state = types.SimpleNamespace(
         ranks={0: 11, 1: 12},
         joined=bool,
@@ -56,7 +56,7 @@ def test_ranks_that_seem_to_train_apart_are_told_while_they_do(monkeypatch, caps
     watch = job_watch.JobWatch(session, ranks=2, here=2, start_timeout=None)
     for _ in range(3):
         assert watch.look()
-    told = "TensorFlow has run for 0 s, and no rank has called tf_hvd.init()"
+    told = "no rank has called tf_hvd.init() although TensorFlow has run for 0 s"
     assert capsys.readouterr().err.count(told) == 1
     for known, facts in (("called", {11}), ("inner", {contract.NESTED})):
         setattr(state, known, facts)
@@ -67,20 +67,20 @@ def test_ranks_that_seem_to_train_apart_are_told_while_they_do(monkeypatch, caps
         setattr(state, known, set())
 
 
-def test_a_rank_that_ends_well_inside_the_job_is_named(environ, family, call, program, closing):
-    """The others' exit codes, or a launcher that killed them, do not tell who it was."""
+def test_rank_that_exits_inside_the_job_is_named(environ, family, call, program, closing):
+    """The other ranks' exit codes, or a launcher that killed them, do not identify it."""
     leaving = program(
         "import tf_hvd as hvd\nhvd.init()\nos._exit(0) if rank == 1 else hvd.barrier()\n"
     )
     code, _, errors = call("run", "-np", "2", *leaving, environ=environ)
     assert code != 0
     named = "rank 1 ended with exit code 0 without leaving the job"
-    # MPICH's launcher kills all, and often who would tell the rank's end as well.
+    # MPICH's launcher kills all ranks, and often the keeper that would report the rank's end.
     assert family == "mpich" or closing(errors)["what"] == named
 
 
-def test_the_exception_that_ended_the_job_is_named(environ, call, program, closing):
-    """And not that of the rank which it reaches as an error of the collective."""
+def test_exception_that_ended_the_job_is_named(environ, call, program, closing):
+    """Not the error of the collective that the other rank gets."""
     raising = program(
         "import tensorflow as tf\nimport tf_hvd as hvd\nhvd.init()\n"
         "if rank == 1: raise ValueError('no images in /data')\n"
@@ -94,8 +94,8 @@ def test_the_exception_that_ended_the_job_is_named(environ, call, program, closi
     assert told["where"].startswith("program.py, line 8, in <module>; process ")
 
 
-def test_a_rank_that_raised_and_was_killed_as_it_ended_is_named(environ, call, program, closing):
-    """Those that were told of it end sooner, and at the first end the launcher ends the others."""
+def test_rank_that_raised_and_was_killed_is_named(environ, call, program, closing):
+    """Ranks that get the error end sooner, and the launcher ends all ranks at the first end."""
     raising = program(
         "import atexit\nimport tensorflow as tf\nimport tf_hvd as hvd\nhvd.init()\n"
         "if rank == 1:\n"
@@ -112,8 +112,8 @@ def test_a_rank_that_raised_and_was_killed_as_it_ended_is_named(environ, call, p
     assert told["where"].startswith("program.py, line 12, in <module>; process ")
 
 
-def test_a_rank_that_exits_with_an_error_comes_before_those_it_leaves(environ, call, program):
-    """They are told when it begins to exit, and have ended before it."""
+def test_failing_rank_precedes_ranks_it_leaves(environ, call, program):
+    """They get the error when it begins to exit, and end before it."""
     exits = program(
         "import tensorflow as tf\nimport tf_hvd as hvd\nhvd.init()\n"
         "sys.exit(3) if rank == 1 else hvd.allreduce(tf.ones(3))\n"
@@ -164,9 +164,10 @@ def test_a_rank_that_exits_with_an_error_comes_before_those_it_leaves(environ, c
             "ValueError: Input 0 is incompatible",
         ),
         (
-            "ValueError: A KerasTensor is no input of a function. You are likely doing something "
-            "like:\n\n```\nx = Input(...)\ntf_fn(x)\n```\n\nWrap `tf_fn`:\n\n```\nclass A",
-            "ValueError: A KerasTensor is no input of a function.",
+            "ValueError: A KerasTensor is not an input of a function. You are likely doing "
+            "something like:\n\n```\nx = Input(...)\ntf_fn(x)\n```\n\n"
+            "Wrap `tf_fn`:\n\n```\nclass A",
+            "ValueError: A KerasTensor is not an input of a function.",
         ),
         ("ValueError: \n```\nx = 1\n```\nIt is 1.\n", "ValueError: It is 1."),
         ("ValueError: Shapes differ:\n  (3,)\n  (4,)", "ValueError: Shapes differ: (3,)"),
@@ -185,24 +186,26 @@ def test_a_rank_that_exits_with_an_error_comes_before_those_it_leaves(environ, c
         (error_text.of(KeyboardInterrupt()), "KeyboardInterrupt"),
     ],
 )
-def test_the_line_of_an_exception_that_says_what_happened(said, raised, line):
+def test_relevant_line_of_an_exception(said, raised, line):
     state = JobState()
     said(state, contract.RAISED, 1, raised, where="t.py, line 5, in f")
     assert state.exception(1)[0] == "t.py, line 5, in f"
     assert error_text.short(state.exception(1)[1]) == line.strip()
 
 
-def test_a_rank_that_ends_well_before_init_is_named(environ, call, program):
-    """By `init` on the others, unless Open MPI's launcher ends them before it can."""
+def test_rank_that_exits_before_init_is_named(environ, call, program):
+    """The others' `init` names it, unless Open MPI's launcher ends them before."""
     leaving = program("import tf_hvd as hvd\nif rank == 1: sys.exit(0)\nhvd.init()\n")
     code, _, errors = call("run", "-np", "2", *leaving, environ=environ)
     assert code != 0
     by_init = "rank 1 has ended without calling it" in errors
-    by_launcher = "rank 1 ended with exit code 0 before hvd.init(), where others waited" in errors
+    by_launcher = (
+        "rank 1 ended with exit code 0 without calling hvd.init(), in which other" in errors
+    )
     assert by_init or by_launcher, errors
 
 
-def test_which_way_data_takes_is_said_once(environ, call, program):
+def test_transport_is_logged_once(environ, call, program):
     environ = environ | {
         "HOROVOD_LOG_LEVEL": "info",
         "TF_HVD_RANKS_PER_NODE": "2",
@@ -233,24 +236,24 @@ def test_require_init_is_an_error(environ, call, program):
 
 
 @pytest.mark.one_mpi
-def test_a_program_without_tensorflow_is_not_told(environ, call, program):
+def test_program_without_tensorflow_gets_no_warning(environ, call, program):
     for command in (["hostname"], program("say('a tool')")):
         code, _, errors = call("run", "-np", "2", *command, environ=environ)
         assert (code, errors) == (0, "")
 
 
 @pytest.mark.one_mpi
-def test_a_horovod_import_that_fails_is_told_the_cure(environ, call, program):
+def test_failed_horovod_import_gets_the_cure(environ, call, program):
     code, _, errors = call(
         "run", "-np", "2", *program("import horovod.tensorflow"), environ=environ
     )
     assert code != 0
     assert "No module named 'horovod'" in errors
-    assert "a program that is written for Horovod needs --as-horovod" in errors
+    assert "if the program is written for Horovod, add --as-horovod" in errors
 
 
 @pytest.mark.one_mpi
-def test_a_program_of_ours_that_fails_is_not_taken_for_horovods(environ, call, program):
+def test_failing_tf_hvd_program_gets_no_horovod_hint(environ, call, program):
     of_ours = program("hvd = 'tf_hvd'; sys.exit(1)")
     missing = [sys.executable, "no_such_script.py"]
     for command in (of_ours, missing, program("raise ValueError('of neither')")):
@@ -259,13 +262,13 @@ def test_a_program_of_ours_that_fails_is_not_taken_for_horovods(environ, call, p
         assert "--as-horovod" not in errors
 
 
-def test_require_init_without_a_rank_here(call):
+def test_require_init_needs_a_local_rank(call):
     code, _, errors = call("run", "-np", "1", "-H", "elsewhere:1", "--require-init", "true")
     assert code == 2
     assert "--require-init needs a rank on this machine" in errors
 
 
-def test_a_process_with_tensorflow_is_seen(tmp_path):
+def test_process_with_tensorflow_is_detected(tmp_path):
     library = tmp_path / "libtensorflow_cc.so.2"
     library.write_bytes(b"x" * mmap.PAGESIZE)
     with open(library, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ):
@@ -280,7 +283,7 @@ def test_a_process_with_tensorflow_is_seen(tmp_path):
     ("first", "python"),
     [("#!/usr/bin/env python3\n", True), ("#!/bin/sh\n", False), ("\0\1", False)],
 )
-def test_what_is_python(tmp_path, first, python):
+def test_python_scripts_are_recognized(tmp_path, first, python):
     script = tmp_path / "dp"
     script.write_text(first)
     assert interpreter.is_python(str(script)) is python
@@ -296,7 +299,7 @@ def test_what_is_python(tmp_path, first, python):
         ("#!/bin/sh\n", ""),
     ],
 )
-def test_which_python_is_a_script_s(tmp_path, first, python):
+def test_python_of_a_script(tmp_path, first, python):
     script = tmp_path / "dp"
     script.write_text(first)
     script.chmod(0o700)
@@ -316,7 +319,7 @@ def test_which_python_is_a_script_s(tmp_path, first, python):
         (None, {}, True, True),
     ],
 )
-def test_what_is_known_of_joining(session, said, here, reported, joined, known):
+def test_joined_is_known_or_unknown(session, said, here, reported, joined, known):
     for rank, process in reported.items():
         said(session.state, contract.RUNS, rank, process=process)
     if joined:
@@ -326,10 +329,11 @@ def test_what_is_known_of_joining(session, said, here, reported, joined, known):
 
 @pytest.fixture
 def closing_of(capsys, said):
-    """The exit code and what is said, at the end of a job of two ranks."""
+    """The exit code and the messages at the end of a job of two ranks."""
 
     def close(ending, joined=False, here=2, seen=True, **changed):
-        options = {"np": 2, "command": ["./train"], "as_horovod": False, "require_init": False}
+        options = {"np": 2, "command": ["./train"], "as_horovod": False, "keras": False}
+        options["require_init"] = False
         with Home() as home, Session(home) as session:
             looking = job_watch.JobWatch(session, 2, here, None)
             looking._tensorflow = seen
@@ -342,15 +346,15 @@ def closing_of(capsys, said):
     return close
 
 
-def test_what_is_said_at_the_end(closing_of):
+def test_messages_at_the_end(closing_of):
     assert closing_of(Ending(0), joined=True) == (0, "")
     assert closing_of(Ending(0), seen=False) == (0, "")
     assert closing_of(Ending(130, asked=True), require_init=True) == (130, "")
     code, said = closing_of(Ending(0), as_horovod=True)
     assert code == 0
-    assert "The program did not use the Horovod that --as-horovod gives it" in said
+    assert "The program did not import tf_hvd as Horovod, in spite of --as-horovod" in said
     code, said = closing_of(Ending(0), here=None, require_init=True)
     assert code == 0
-    assert "nobody knows if any joined" in said
+    assert "--require-init cannot be checked, because no rank ran on this machine" in said
     assert closing_of(Ending(3), as_horovod=True) == (3, "")
-    assert "needs --as-horovod" in closing_of(Ending(3))[1]
+    assert "add --as-horovod" in closing_of(Ending(3))[1]

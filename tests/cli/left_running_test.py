@@ -1,4 +1,4 @@
-"""Which processes a job leaves when it ends."""
+"""The processes that a job leaves running when it ends."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ WAIT = 600
 
 @pytest.fixture(autouse=True)
 def not_under_nohup():
-    """These tests may be run under it."""
+    """Undo nohup, under which these tests may run."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
@@ -39,8 +39,8 @@ while open(f"/proc/{children['nohup'].pid}/comm").read() != "sleep\\n":
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_what_a_rank_left_running(environ, call, program, tmp_path, ranks):
-    """What was started to go on is let go on; all else ends with the job."""
+def test_processes_left_by_a_rank(environ, call, program, tmp_path, ranks):
+    """Processes started to outlive the job are kept; all others end with the job."""
     code, _, errors = call("run", "-np", str(ranks), *program(CHILDREN), environ=environ)
     assert code == 0, errors
     left = {
@@ -54,8 +54,8 @@ def test_what_a_rank_left_running(environ, call, program, tmp_path, ranks):
     assert running == {"plain": [False] * ranks, "setsid": on, "nohup": on}
 
 
-def test_under_nohup_nothing_is_left(program, tmp_path):
-    """Then all that a job starts ignores SIGHUP, whatever it is meant for."""
+def test_nothing_is_left_under_nohup(program, tmp_path):
+    """All processes of such a job ignore SIGHUP, so this does not mark any to be kept."""
     command = ["nohup", *COMMAND, "run", "-np", "1", *program(CHILDREN)]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=WAIT)
     assert not is_alive(int((tmp_path / "nohupNone").read_text()))
@@ -63,7 +63,7 @@ def test_under_nohup_nothing_is_left(program, tmp_path):
 
 
 def test_nohup_outlives_its_terminal(program, tmp_path):
-    """It heard the SIGHUP that it had been told to ignore, and ended the job."""
+    """It received the SIGHUP that it was meant to ignore, and ended the job."""
     waits = program("open('here', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.05)\n")
     command = ["nohup", *COMMAND, "run", "-np", "1", *waits]
     job = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -76,10 +76,10 @@ def test_nohup_outlives_its_terminal(program, tmp_path):
     assert job.returncode == 0, output
 
 
-def test_background_jobs_of_the_script_that_becomes_us(tmp_path, program):
-    """`tensorboard & exec tf_hvd run ...`: what was there before is not the job's."""
+def test_background_jobs_of_exec_script_are_kept(tmp_path, program):
+    """`tensorboard & exec tf_hvd run ...`: processes started before do not belong to the job."""
     words = [*COMMAND, "run", "-np", "1", *program("say('ran')")]
     script = f'sleep 100 >/dev/null 2>&1 & echo $! > {tmp_path}/pid; exec "$@"'
     done = finished(["sh", "-c", script, "sh", *words])
     assert done.stdout == "ran\n", done.stderr
-    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)  # fails if it has gone
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)  # fails if it has ended

@@ -1,4 +1,4 @@
-"""What a job is made of while it runs: the processes and channels of docs/life_of_a_job.md."""
+"""The processes and channels of a running job match docs/life_of_a_job.md."""
 
 import collections
 import os
@@ -15,7 +15,8 @@ from tf_hvd.core import contract
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "life_of_a_job.md"
 WAIT = 120  # seconds
-RUN, WATCHER = "`tf_hvd run`, with the agent of its machine", "its watcher"
+RUN = "`tf_hvd run`, with the agent on its machine"
+WATCHER = "its watcher, which cleans up if `tf_hvd run` is killed"
 MPIS, KEEPER, PROGRAM = "MPI's launcher and its daemons", "a rank's keeper", "the program"
 LAUNCHERS = ("prterun", "mpirun", "mpiexec.hydra", "hydra_pmi_proxy")
 
@@ -46,13 +47,13 @@ else:
 
 
 def kinds_of_the_page():
-    """The first column of its first table."""
+    """The first column of the page's first table."""
     table = PAGE.read_text().split("\n\n")[2]
     return [line.split(" | ")[0].removeprefix("| ") for line in table.splitlines()[2:]]
 
 
 def kind(process, job):
-    """Which of the page's a process is."""
+    """The page's name for a process."""
     if process.pid == job.pid:
         return RUN
     if process.name() == contract.KEEPER:
@@ -66,7 +67,7 @@ def kind(process, job):
 
 
 def processes_of(job):
-    """Those below it, and that which waits for its end."""
+    """The job's descendants, and the process that waits for its end."""
     below = job.children(recursive=True)
     alike = (
         each for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"] == job.cmdline()
@@ -75,7 +76,7 @@ def processes_of(job):
 
 
 def opened(process):
-    """What the files of a process are called."""
+    """The names of a process's open files."""
     names = []
     for number in os.listdir(f"/proc/{process.pid}/fd"):
         try:
@@ -87,7 +88,7 @@ def opened(process):
 
 @pytest.fixture
 def running(environ, tmp_path):
-    """A job of two ranks that have joined, or of an elastic one that has made a commit."""
+    """A job of two ranks that have joined, or an elastic job that has made a commit."""
     jobs = []
 
     def start(*options):
@@ -118,14 +119,14 @@ def running(environ, tmp_path):
 @pytest.mark.parametrize(
     "options", [(), ("--tag-output",), ("--min-np", "2")], ids=["plain", "tagged", "elastic"]
 )
-def test_a_job_is_made_of_what_the_page_says(running, options, tmp_path):
+def test_processes_of_a_job_match_the_page(running, options, tmp_path):
     job = running(*options)
     processes = processes_of(job)
     found = collections.Counter(kind(each, job) for each in processes)
     assert set(found) <= set(kinds_of_the_page())
     assert len(kinds_of_the_page()) == 6
     assert found == {RUN: 1, WATCHER: 1, MPIS: found[MPIS], KEEPER: 2, PROGRAM: 2}
-    # Its one socket, its memory without names, and no file.
+    # One socket, memory without names, and no file.
     sockets = set(re.findall(r"@(tf_hvd\S*)", pathlib.Path("/proc/net/unix").read_text()))
     (name,) = {each.environ()[contract.JOB] for each in processes if kind(each, job) == KEEPER}
     assert [each for each in sockets if name in each] == [f"tf_hvd/{name}"]
@@ -137,7 +138,7 @@ def test_a_job_is_made_of_what_the_page_says(running, options, tmp_path):
     }
     commits = {contract.COMMIT_MEMORY.rstrip(".")} if "--min-np" in options else set()
     ours = {each for each in memory if each.startswith("tf_hvd")}
-    assert ours == {contract.RECORDER} | commits
-    (folder,) = (tmp_path / "tmp").glob("tf_hvd*")  # AutoGraph has files of its own beside it
+    assert ours == {contract.RECORDER, contract.FRAMES} | commits
+    (folder,) = (tmp_path / "tmp").glob("tf_hvd*")  # AutoGraph also creates files in the folder
     theirs = [each.name for each in folder.iterdir()]
     assert all(each.startswith(("prte", "ompi", "pmix")) for each in theirs), theirs

@@ -1,4 +1,4 @@
-"""What `tf_hvd` says where no command was given, and where the program has another Python."""
+"""The messages of `tf_hvd` without a command, and for programs with another Python."""
 
 import json
 import sys
@@ -14,8 +14,8 @@ def test_a_bare_command_lists_the_commands(call):
     assert "usage: tf_hvd" in errors
 
 
-def test_a_full_disk_is_told_in_a_line(start, tmp_path):
-    """Each command but `run` ended in a traceback, up to 33 lines."""
+def test_full_disk_is_reported_in_one_line(start, tmp_path):
+    """Each command except `run` ended with a traceback of up to 33 lines."""
     head = {"pid": 0, "ph": "M", "name": "tf_hvd", "args": {"size": 1, "host": "h", "process": 1}}
     (tmp_path / "a.json").write_text(f"[\n{json.dumps(head)},\n")
     for words in (["--version"], ["timeline", "a.json"], ["doctor"]):
@@ -28,7 +28,7 @@ def test_a_full_disk_is_told_in_a_line(start, tmp_path):
 
 @pytest.fixture
 def other_python(tmp_path):
-    """A Python in which nothing is installed; by its name it is one."""
+    """An executable named like Python, with nothing installed."""
     path = tmp_path / "python3"
     path.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     path.chmod(0o755)
@@ -36,10 +36,8 @@ def other_python(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["named", "in the script's first line"])
-def test_a_python_without_tf_hvd_is_named_where_the_program_fails(
-    call, other_python, program, tmp_path, how
-):
-    """The ranks themselves said no more than "No module named 'keras'"."""
+def test_python_without_tf_hvd_is_named(call, other_python, program, tmp_path, how):
+    """The ranks' only message was "No module named 'keras'"."""
     _, script = program("import keras")
     words = [str(other_python), script]
     if how != "named":
@@ -52,12 +50,12 @@ def test_a_python_without_tf_hvd_is_named_where_the_program_fails(
     assert code == 1
     assert "No module named 'keras'" in errors
     assert errors.splitlines()[-1] == (
-        f"tf_hvd run: the program ran in {other_python}, which has no tf_hvd and none of what is "
-        f"installed with it; start it with {sys.executable}, or install tf_hvd there"
+        f"tf_hvd run: tf_hvd is not installed in {other_python}, which ran the program; start it "
+        f"with {sys.executable}, or install tf_hvd there"
     )
 
 
-def test_other_failures_and_other_programs_are_not_explained_so(call, other_python, program):
+def test_other_failures_get_no_python_hint(call, other_python, program):
     failing = program("sys.exit(3)")
     assert call("run", "-np", "1", *failing) == (3, "", "")
     assert call("run", "-np", "1", str(other_python), "-c", "") == (0, "", "")

@@ -1,4 +1,4 @@
-"""`tf_hvd run --metrics`: what is in the files, by Prometheus' own parsers."""
+"""`tf_hvd run --metrics`: the contents of the files, read by Prometheus' own parsers."""
 
 import pathlib
 
@@ -19,7 +19,7 @@ for step in range(10):
         time.sleep(0.02)
     hvd.allreduce(tf.ones([4]), name="second")
 if "ENDS" in os.environ:
-    time.sleep(7)  # until it has been written
+    time.sleep(7)  # until the file has been written
     os.kill(os.getpid(), signal.SIGKILL)
 hvd.shutdown()
 """
@@ -57,7 +57,7 @@ def test_each_rank_has_a_file(call, environ, program, ends):
         assert (waited > 0.15) == (rank == 0)
 
 
-def test_a_file_that_cannot_be_written_is_a_warning(call, environ, program):
+def test_unwritable_metrics_file_is_a_warning(call, environ, program):
     words = program("import tf_hvd as hvd\nhvd.init()\n")
     code, _, errors = call(
         "run", "-np", "2", "--metrics", "/no/such/m.prom", *words, environ=environ
@@ -66,7 +66,7 @@ def test_a_file_that_cannot_be_written_is_a_warning(call, environ, program):
     assert "the metrics cannot be written to /no/such/m.prom: No such file or directory" in errors
 
 
-def test_a_planted_link_is_not_followed(call, environ, program, tmp_path):
+def test_planted_link_is_not_followed(call, environ, program, tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("precious")
     for name in ("m.prom.new", "link.prom"):

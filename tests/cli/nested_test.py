@@ -1,4 +1,4 @@
-"""`tf_hvd run` in a rank of `tf_hvd run`: a job of its own, not a part of the outer one."""
+"""`tf_hvd run` in a rank of `tf_hvd run` starts a separate job, not a part of the outer one."""
 
 import pathlib
 import socket
@@ -39,7 +39,7 @@ hvd.barrier()
 
 
 @pytest.mark.parametrize("mpi", ["auto", "openmpi", "mpich"])
-def test_a_nested_job_is_a_job_of_its_own(environ, call, program, tmp_path, mpi_prefixes, mpi):
+def test_nested_job_is_separate(environ, call, program, tmp_path, mpi_prefixes, mpi):
     environ["PATH"] += f":{mpi_prefixes['mpich'] / 'bin'}"
     inner = tmp_path / "inner.py"
     inner.write_text(pathlib.Path(program(INNER)[1]).read_text())
@@ -58,7 +58,7 @@ def test_a_nested_job_is_a_job_of_its_own(environ, call, program, tmp_path, mpi_
     assert sorted(output.splitlines()) == ["inner None [] 0", "inner None [] 1"]
 
 
-def test_a_rank_starts_a_job_and_goes_on(environ, start, program):
+def test_rank_starts_a_job_and_continues(environ, start, program):
     process = start("run", "-np", "2", *program(JOINED), "0", environ=environ)
     output, errors = process.communicate(timeout=600)  # five processes load TensorFlow
     assert process.returncode == 0, errors
@@ -67,10 +67,8 @@ def test_a_rank_starts_a_job_and_goes_on(environ, start, program):
     assert sorted(output.splitlines()) == expected
 
 
-def test_ranks_that_start_jobs_of_ranks_are_not_taken_for_serial_trainings(
-    environ, call, program, tmp_path
-):
-    """As ranks that call `tf_hvd.run` do, and have TensorFlow from the import."""
+def test_ranks_that_start_jobs_are_not_serial_trainings(environ, call, program, tmp_path):
+    """For example ranks that call `tf_hvd.run` and load TensorFlow by the import."""
     inner = program("import tf_hvd as hvd\nhvd.init()\n")
     script = tmp_path / "inner.py"
     script.write_text(pathlib.Path(inner[1]).read_text())
@@ -82,18 +80,18 @@ def test_ranks_that_start_jobs_of_ranks_are_not_taken_for_serial_trainings(
     assert "NO RANK JOINED" not in errors
 
 
-def test_what_a_launcher_told_is_taken_away():
+def test_launchers_variables_are_removed():
     told = ["OMPI_COMM_WORLD_RANK", "OMPI_MCA_num_procs", "PMIX_NAMESPACE", "PMI_FD", "PMI_SIZE"]
     kept = ["HOME", "HYDRA_LAUNCHER", "OMPI_MCA_btl", "PMIX_MCA_gds", "SLURM_JOB_ID"]
     environ = dict.fromkeys([*told, *kept], "x")
     assert without_launcher(environ) == dict.fromkeys(kept, "x")
     settings = {"PMI_DEBUG": "1", "PMIX_VERBOSE": "1"}
-    assert without_launcher(settings) == settings, "this is no rank"
+    assert without_launcher(settings) == settings, "this is not a rank"
 
 
 HERE = socket.gethostname()
-# What schedulers tell a job of one slot on each of two hosts, of which this one is the second.
-# Each has the form by which one of the MPIs knows it; FILE is a file of these lines.
+# The variables of schedulers for one slot on each of two hosts; this host is the second. Each has a
+# form that one of the MPIs recognizes. FILE is a file with these lines.
 SCHEDULERS = {
     "PBS": (
         {"PBS_JOBID": "7.server", "PBS_ENVIRONMENT": "PBS_BATCH", "PBS_NODEFILE": "FILE"},
@@ -134,19 +132,19 @@ SCHEDULERS = {
     "Kubeflow, MPICH": ({"HYDRA_HOST_FILE": "FILE"}, f"other:1\n{HERE}:1\n"),
 }  # fmt: skip
 REMOTE = ("ssh", "rsh", "srun", "blaunch", "qrsh", "pbs_tmrsh", "pbsdsh", "llspawn")
-# Who is on the same machine, as the MPI has it.
+# Prints the number of ranks on the same machine according to MPI.
 NEIGHBOURS = """
 names = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 say("rank", rank, "of", *[os.environ[n] for n in names if n in os.environ])
 """
-# Hydra waits for ever for a daemon that srun has not started.
+# Hydra waits indefinitely for a daemon that srun has not started.
 TWO = ("run", "-np", "2", "--start-timeout", "60")
 BESIDE = ["rank 0 of 2", "rank 1 of 2"]
 
 
 @pytest.fixture
 def scheduled(environ, tmp_path):
-    """The environment of a process in a scheduler's job, and where remote starts leave a line."""
+    """The environment of a process in a scheduler's job, and the log of remote starts."""
     fakes, called = tmp_path / "fakes", tmp_path / "called"
     for folder in (fakes, fakes / "bin" / "here"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -166,8 +164,8 @@ def scheduled(environ, tmp_path):
 
 @pytest.mark.wire
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_a_rank_starts_its_job_beside_itself(scheduled, call, program, scheduler):
-    """MPI was given no hosts then, and took the scheduler's: the ranks came to be elsewhere."""
+def test_job_of_a_rank_runs_on_its_machine(scheduled, call, program, scheduler):
+    """MPI got no hosts and took the scheduler's, so the ranks ran on other machines."""
     inside, called = scheduled
     environ = inside(scheduler, PMIX_RANK="1")
     code, output, errors = call(*TWO, *program(NEIGHBOURS), environ=environ)
@@ -177,8 +175,8 @@ def test_a_rank_starts_its_job_beside_itself(scheduled, call, program, scheduler
 
 @pytest.mark.wire
 @pytest.mark.parametrize("scheduler", ["PBS", "Slurm"])
-def test_a_rank_starts_its_elastic_job_beside_itself(scheduled, call, program, scheduler):
-    """It took all nodes of Slurm, and no others' at all."""
+def test_elastic_job_of_a_rank_runs_on_its_machine(scheduled, call, program, scheduler):
+    """The job used all nodes of Slurm, and failed under other schedulers."""
     inside, called = scheduled
     job = (*TWO, "--min-np", "2", *program(NEIGHBOURS))
     code, output, errors = call(*job, environ=inside(scheduler, PMIX_RANK="1"))
@@ -197,7 +195,7 @@ raise SystemExit
 
 
 @pytest.mark.parametrize("family", ["openmpi"])
-def test_a_function_that_a_rank_runs_runs_beside_it(scheduled, start, family):
+def test_function_job_of_a_rank_runs_on_its_machine(scheduled, start, family):
     inside, called = scheduled
     process = start(environ=inside("Slurm", PMIX_RANK="1"), before=f"exec({RUNS!r})")
     output, errors = process.communicate(timeout=600)
@@ -207,8 +205,8 @@ def test_a_function_that_a_rank_runs_runs_beside_it(scheduled, start, family):
 
 @pytest.mark.wire
 @pytest.mark.parametrize("hosts", ["localhost:2", f"{HERE}:2"])
-def test_this_machine_is_told_whatever_hosts_are_given(scheduled, call, program, hosts):
-    """Slurm's srun was to find "localhost", and Open MPI lacked a host that was not allocated."""
+def test_job_on_this_machine_ignores_allocated_hosts(scheduled, call, program, hosts):
+    """srun could not find "localhost", and Open MPI rejected a host that was not allocated."""
     inside, called = scheduled
     environ = inside("Slurm", SLURM_JOB_NODELIST="other,third", SLURM_NODELIST="other,third")
     code, output, errors = call(*TWO, "-H", hosts, *program(NEIGHBOURS), environ=environ)
@@ -217,7 +215,7 @@ def test_this_machine_is_told_whatever_hosts_are_given(scheduled, call, program,
 
 
 @pytest.mark.wire
-def test_a_rank_names_hosts_and_gets_them(scheduled, call, program):
+def test_rank_can_start_a_job_on_named_hosts(scheduled, call, program):
     inside, called = scheduled
     job = ("run", "--no-host-check", "-H", "other:1", *program(NEIGHBOURS))
     code, output, _ = call(*job, environ=inside("PBS", PMIX_RANK="1"))
@@ -229,14 +227,14 @@ def test_a_rank_names_hosts_and_gets_them(scheduled, call, program):
 @pytest.mark.one_mpi
 @pytest.mark.wire
 @pytest.mark.parametrize("scheduler", ["Flux", "Cobalt", "LoadLeveler"])
-def test_a_job_of_an_unknown_scheduler_says_that_it_stays_here(scheduled, call, program, scheduler):
-    """It did so in silence, or, under Cobalt, went elsewhere without a way to the other ranks."""
+def test_job_of_unknown_scheduler_reports_running_here(scheduled, call, program, scheduler):
+    """There was no message. Under Cobalt, ranks ran elsewhere and could not reach each other."""
     inside, called = scheduled
     environ = inside(scheduler)
     code, output, errors = call(*TWO, *program(NEIGHBOURS), environ=environ)
     assert (code, sorted(output.splitlines())) == (0, BESIDE), errors
     assert errors == (
-        f"tf_hvd run: inside a job of {scheduler}, whose hosts are not known: all ranks run on "
-        "this machine; list hosts with -H\n"
+        f"tf_hvd run: all ranks run on this machine, because the hosts of this {scheduler} job are "
+        "unknown; list hosts with -H\n"
     )
     assert not called.exists(), called.read_text()

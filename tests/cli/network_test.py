@@ -1,4 +1,4 @@
-"""Where a job on one machine listens, and when it is one."""
+"""The interfaces on which a job on one machine listens, and jobs that count as such."""
 
 import ipaddress
 import os
@@ -13,7 +13,7 @@ from tf_hvd.launch.job import network
 from tf_hvd.launch.job.asked import job_of
 from tf_hvd.launch.job.network import LISTENING, listening_on_loopback, names
 
-# Rank 0 looks when all have joined, and so have opened what they open; rank 1 listens itself.
+# Rank 0 checks after all ranks have joined and opened their sockets. Rank 1 opens its own socket.
 LISTENERS = """
 import ipaddress, socket
 import psutil
@@ -35,13 +35,13 @@ hvd.barrier()
 
 
 @pytest.mark.wire
-def test_a_job_on_one_machine_listens_on_nothing_beyond_loopback(environ, family, call, program):
-    """Ranks of Open MPI and MPICH, prterun and Hydra all listened on every interface."""
+def test_job_on_one_machine_listens_only_on_loopback(environ, family, call, program):
+    """Ranks of Open MPI and MPICH, prterun and Hydra used to listen on every interface."""
     code, output, errors = call("run", "-np", "2", *program(LISTENERS), environ=environ)
     assert code == 0, errors
     lines = output.splitlines()
     assert [line for line in lines if line.endswith(" beyond")] == ["python beyond"], (
-        "but for what the program itself opens there is nothing: and that is as it asked"
+        "only the program's own socket listens on other interfaces, as the program requested"
     )
     launcher = {"openmpi": "prterun", "mpich": "mpiexec.hydra"}[family]
     assert f"{launcher} loopback" in lines
@@ -61,30 +61,30 @@ def test_a_job_on_one_machine_listens_on_nothing_beyond_loopback(environ, family
         (None, "-iface eth0", True),
     ],
 )
-def test_which_jobs_stay_on_one_machine(monkeypatch, hosts, words, expected):
+def test_jobs_that_stay_on_one_machine(monkeypatch, hosts, words, expected):
     monkeypatch.setattr(socket, "gethostname", lambda: "here")
     given = ["-H", hosts] if hosts else []
     command = ["run", "-np", "2", *given, f"--mpi-args={words}", sys.executable]
     assert job_of(make_parser().parse_args(command), {}).here is expected
 
 
-def test_who_says_where_to_listen():
+def test_options_that_choose_interfaces():
     assert names(("-iface", "eth0"), LISTENING)
     assert names(("-localhost=a",), LISTENING)
     assert not names(("-bind-to", "socket"), LISTENING)
 
 
-def test_a_library_of_the_users_stays_preloaded(tmp_path):
+def test_users_preloaded_library_is_kept(tmp_path):
     theirs = listening_on_loopback(tmp_path, {"LD_PRELOAD": "libjemalloc.so"})["LD_PRELOAD"]
     assert theirs.endswith("/libtf_hvd_listen.so:libjemalloc.so")
-    alone = listening_on_loopback(tmp_path, {})
-    assert os.path.basename(alone["LD_PRELOAD"]) == "libtf_hvd_listen.so"
+    plain = listening_on_loopback(tmp_path, {})
+    assert os.path.basename(plain["LD_PRELOAD"]) == "libtf_hvd_listen.so"
 
 
 PRELOADED = "say(os.environ.get('LD_PRELOAD'))"
 
 
-def test_ranks_have_what_the_user_preloads_and_no_more(environ, call, program):
+def test_ranks_preload_only_the_users_libraries(environ, call, program):
     environ["LD_PRELOAD"] = "libc.so.6"
     code, output, errors = call("run", "-np", "2", *program(PRELOADED), environ=environ)
     assert (code, output) == (0, "libc.so.6\n" * 2), errors
@@ -96,11 +96,11 @@ def test_ranks_have_what_the_user_preloads_and_no_more(environ, call, program):
         (["10.0.0.0/24"], "10.0.0.0/24"),
         ([], ""),
         (["10.0.0.0/24", "10.1.0.0/16"], ""),
-        # The machine that starts a job need not be one of it.
+        # The machine that starts a job may not be part of it.
         (["192.168.7.0/24"], ""),
     ],
 )
-def test_the_network_of_a_job(monkeypatch, common, expected):
+def test_common_network_of_a_job(monkeypatch, common, expected):
     own = {"lo": "127.0.0.1/8", "a": "10.0.0.1/24", "b": "10.1.0.1/16"}
     interfaces = {name: ipaddress.IPv4Interface(text) for name, text in own.items()}
     addresses = {

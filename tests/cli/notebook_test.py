@@ -1,4 +1,4 @@
-"""`tf_hvd.run` in a Jupyter notebook: a real kernel, as a front end drives it."""
+"""`tf_hvd.run` in a Jupyter notebook: a real kernel, controlled as by a front end."""
 
 import os
 import pathlib
@@ -14,7 +14,7 @@ from nbclient.exceptions import CellExecutionError
 
 WAIT = 600
 PAGE = pathlib.Path(__file__).parents[2] / "docs/notebooks.md"
-# The page's own cells.
+# The cells of the documentation page.
 SETUP, TRAIN = re.findall(
     r"^```python\n(.*?)^```", PAGE.read_text(), flags=re.DOTALL | re.MULTILINE
 )
@@ -27,7 +27,7 @@ def fail():
 
 tf_hvd.run(fail, np=2)
 """
-# As Horovod's lessons have it: its names at the top of the notebook, used in the function.
+# As in Horovod's lessons: names imported at the top of the notebook and used in the function.
 LESSON = """
 import os
 import tf_hvd
@@ -77,7 +77,7 @@ tf_hvd.run(sleep, args=({folder!r},), np=2)
 
 @pytest.fixture(scope="module")
 def notebook(tmp_path_factory):
-    """Runs the text of a cell in one kernel, which has imported tf_hvd; returns the cell."""
+    """Runs a cell's text in one kernel that has imported tf_hvd; returns the cell."""
     manager = KernelManager(kernel_name="python3")
     client = NotebookClient(
         nbformat.v4.new_notebook(), km=manager, timeout=WAIT, iopub_timeout=WAIT
@@ -87,14 +87,14 @@ def notebook(tmp_path_factory):
     def run(text, meanwhile=None):
         cell = nbformat.v4.new_code_cell(text)
         client.nb.cells.append(cell)
-        beside = threading.Thread(target=meanwhile, args=(manager,)) if meanwhile else None
-        if beside:
-            beside.start()
+        parallel = threading.Thread(target=meanwhile, args=(manager,)) if meanwhile else None
+        if parallel:
+            parallel.start()
         try:
             client.execute_cell(cell, len(client.nb.cells) - 1)
         finally:
-            if beside:
-                beside.join(WAIT)
+            if parallel:
+                parallel.join(WAIT)
         return cell
 
     with client.setup_kernel(cwd=folder, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}):
@@ -103,7 +103,7 @@ def notebook(tmp_path_factory):
 
 
 def texts(cell, kind):
-    """All text of the cell's outputs of one kind."""
+    """The text of all outputs of one kind in a cell."""
     found = [output for output in cell.outputs if output.output_type == kind]
     return [output.get("text") or output["data"]["text/plain"] for output in found]
 
@@ -115,7 +115,7 @@ def test_ranks_print_into_the_cell_with_one_progress_bar(notebook):
     assert sorted(line for line in lines if "trained" in line) == [
         f"[{rank}] trained on 2 ranks" for rank in range(2)
     ]
-    # Rank 0's bar, which is redrawn; each epoch ends with a whole line.
+    # Rank 0's bar, which is redrawn; each epoch ends with a complete line.
     assert re.search(r"\[0\] \S*\d+/500.*\r\[0\] ", printed)
     assert "\b" not in printed
     whole = [line for line in printed.split("\n") if "500/500" in line]
@@ -128,8 +128,8 @@ def test_ranks_print_into_the_cell_with_one_progress_bar(notebook):
 
 
 @pytest.mark.parametrize("keras", ["keras", "tf_keras"])
-def test_a_function_that_uses_horovods_names_of_the_notebook(notebook, keras):
-    """An alias of a module goes by its name; Keras 3 takes what the lesson wrote for Keras 2."""
+def test_function_uses_horovod_names_of_the_notebook(notebook, keras):
+    """A module's alias is pickled by name, and Keras 3 accepts the lesson's Keras 2 code."""
     cell = notebook(LESSON.format(legacy=int(keras == "tf_keras")))
     assert texts(cell, "execute_result") == [f"('{keras}', True)"]
     lines = "".join(texts(cell, "stream")).splitlines()
@@ -137,7 +137,7 @@ def test_a_function_that_uses_horovods_names_of_the_notebook(notebook, keras):
     assert len(told) == (keras == "keras"), lines
 
 
-def test_the_exception_of_a_rank_is_raised_in_the_cell(notebook):
+def test_exception_of_a_rank_is_raised_in_the_cell(notebook):
     with pytest.raises(CellExecutionError) as caught:
         notebook(FAIL)
     assert caught.value.ename == "RankError"

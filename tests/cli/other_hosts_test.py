@@ -1,4 +1,4 @@
-"""Jobs with ranks on other machines, which an ssh that stays here stands for."""
+"""Jobs with ranks on other machines, simulated by an ssh that runs commands here."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tf_hvd.launch.job.asked import Job
-from tf_hvd.launch.job.command_line import by_way_of_rank
+from tf_hvd.launch.job.command_line import rank_command
 
 SSH = """\
 #!/bin/sh
@@ -22,7 +22,7 @@ exec sh -c "$*"
 
 @pytest.fixture
 def ssh(environ, tmp_path):
-    """The environment of a user whose ssh writes down its arguments; and where."""
+    """The environment of a user with an ssh that logs its arguments, and the log's path."""
     program, log = tmp_path / "ssh", tmp_path / "ssh.log"
     program.write_text(SSH.format(log=log))
     program.chmod(0o755)
@@ -56,9 +56,9 @@ def test_input_and_ssh_of_a_job_with_another_host(start, program, ssh, tmp_path)
         assert f"-p 2222 -i {tmp_path / 'key'} elsewhere " in log.read_text()
 
 
-def test_a_machine_without_our_python_starts_the_program_itself(session):
+def test_machine_without_our_python_starts_the_program_directly(session):
     job = Job(ranks=2, command=("sh", "-c", "cat; echo $0 done", "it"), local=False)
-    line = list(by_way_of_rank("openmpi", job, session.home.job, session.state.job))
+    line = list(rank_command("openmpi", job, session.home.job, session.state.job))
     assert sys.executable in line
     line[line.index(sys.executable)] = "/no/such/python"
     done = subprocess.run(line, input="lost", text=True, capture_output=True, check=True)

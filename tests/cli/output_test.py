@@ -1,4 +1,4 @@
-"""What ranks print, on its way out: whole lines with their rank, and what cannot be written."""
+"""The output of ranks: complete lines marked with the rank, and output that cannot be written."""
 
 import errno
 import os
@@ -16,7 +16,7 @@ from finished import finished
 from tf_hvd.core import contract
 from tf_hvd.launch.job import run
 from tf_hvd.launch.job.asked import Job
-from tf_hvd.launch.job.command_line import by_way_of_rank
+from tf_hvd.launch.job.command_line import rank_command
 from tf_hvd.launch.job.signals import Ending
 from tf_hvd.launch.machine.lines import Writer, is_closed, lost_text
 from tf_hvd.launch.machine.rank_output import Copy
@@ -25,8 +25,8 @@ COMMAND = [sys.executable, "-m", "tf_hvd_command"]
 LINES = 3000
 
 
-def test_tagged_lines_are_whole(environ, call, program):
-    """MPICH's launcher put labels in the middle of lines, and lines in the middle of others."""
+def test_tagged_lines_are_complete(environ, call, program):
+    """MPICH's launcher put labels, and other lines, into the middle of lines."""
     loud = program(
         f"for i in range({LINES}):\n"
         "    for text in ('line ', str(i), 'x' * (i % 97), '\\n'):\n"
@@ -36,7 +36,7 @@ def test_tagged_lines_are_whole(environ, call, program):
     assert code == 0, errors
     for rank in range(2):
         mine = [line for line in output.split("\n") if line.startswith(f"[1,{rank}]<stdout>: ")]
-        # On a busy machine a line is shown before it has ended as well.
+        # On a busy machine a line may also be shown before it has ended.
         after = [*mine[1:], ""]
         whole = [
             line
@@ -58,15 +58,15 @@ def test_timestamps_need_no_folder(environ, call, program):
         assert re.fullmatch(rf"({stamp}error\n){{{ranks}}}", errors)
 
 
-def test_a_restart_adds_to_what_the_starts_before_have_printed(session, tmp_path):
-    """It may tell why an elastic job was started again; a job that begins has files of its own."""
+def test_restart_appends_to_output_files(session, tmp_path):
+    """Earlier output may show why an elastic job restarted. A new job replaces the files."""
     session.serve()
     for number in (0, 0, 1, 2):
         program = ("/bin/sh", "-c", f"echo {number}")
         job = Job(ranks=1, command=program, output=str(tmp_path))
-        command = by_way_of_rank("", job, session.home.job, session.state.job)
+        command = rank_command("", job, session.home.job, session.state.job)
         environ = {**os.environ, contract.START: str(number)}
-        # Its output ends when all is copied.
+        # Its output ends when everything is copied.
         subprocess.run(command, env=environ, capture_output=True, check=True)
     assert (tmp_path / "rank.0" / "stdout").read_text() == "0\n1\n2\n"
 
@@ -78,14 +78,14 @@ def test_a_restart_adds_to_what_the_starts_before_have_printed(session, tmp_path
         (lambda path, victim: os.mkfifo(path), "is a pipe, not a file"),
     ],
 )
-def test_a_planted_file_gets_no_output(session, tmp_path, plant, text):
+def test_planted_output_file_is_refused(session, tmp_path, plant, text):
     session.serve()
     victim, path = tmp_path / "victim", tmp_path / "rank.0" / "stdout"
     victim.write_text("precious")
     path.parent.mkdir()
     plant(path, victim)
     job = Job(ranks=1, command=("/bin/sh", "-c", "echo out"), output=str(tmp_path))
-    command = by_way_of_rank("", job, session.home.job, session.state.job)
+    command = rank_command("", job, session.home.job, session.state.job)
     done = finished(command)
     assert done.returncode == 1
     assert f"tf_hvd run: --output-filename: {path} {text}" in done.stderr
@@ -98,12 +98,12 @@ def test_a_planted_file_gets_no_output(session, tmp_path, plant, text):
         ("a\nb", ["a\n", "b\n"]),
         ("a\r\nb\r\n", ["a\r", "a\n", "b\r", "b\n"]),
         ("\n\n", ["\n", "\n"]),
-        # Keras: back to the start of the line, then the bar.
+        # Keras goes back to the start of the line, then prints the bar.
         ("\b\b\r1/2\b\b\b\r2/2\n", ["1/2\r", "2/2\n"]),
         ("x" * 100_000 + "\n", ["x" * 65536 + "\n", "x" * 34464 + "\n"]),
     ],
 )
-def test_lines_and_what_is_redrawn(tmp_path, printed, shown):
+def test_redrawn_lines(tmp_path, printed, shown):
     with open(tmp_path / "shown", "wb") as file:
         copy = Copy(file.fileno(), "[1,0]<stdout>: ", None, False)
         for begin in range(0, len(printed), 65536):
@@ -113,29 +113,29 @@ def test_lines_and_what_is_redrawn(tmp_path, printed, shown):
     assert output == "".join(f"[1,0]<stdout>: {line}" for line in shown)
 
 
-def test_a_question_is_seen_before_its_line_ends(start, program):
-    """`input("name? ")` waits for an answer: the line cannot wait for its end."""
+def test_prompt_is_shown_before_its_line_ends(start, program):
+    """`input("name? ")` waits for an answer, so its line must be shown before it ends."""
     ask = program("os.write(1, b'name? '); say(sys.stdin.readline().strip())")
     job = start("run", "-np", "1", "--tag-output", *ask, environ=os.environ, stdin=subprocess.PIPE)
     asked = "[1,0]<stdout>: name? "
     assert job.stdout.read(len(asked)) == asked
     output, errors = job.communicate("it\n", timeout=600)
-    assert (output, errors) == (f"{asked}it\n", "")  # on a terminal over what was shown
+    assert (output, errors) == (f"{asked}it\n", "")  # a terminal overwrites the first text
 
 
 LEAVES = "import subprocess; subprocess.Popen(['sh', '-c', 'sleep 2; echo late'])\n"
 
 
-def test_what_a_rank_has_left_running_is_heard(environ, call, program):
-    """As MPI's launchers wait for the end of what ranks print."""
+def test_output_of_background_processes_is_shown(environ, call, program):
+    """MPI's launchers wait for the end of the ranks' output as well."""
     words = ("run", "-np", "2", "--tag-output", *program(LEAVES))
     code, output, errors = call(*words, environ=environ)
     assert code == 0, errors
     assert sorted(output.splitlines()) == [f"[1,{rank}]<stdout>: late" for rank in range(2)]
 
 
-def test_a_rank_that_has_failed_does_not_wait_for_what_it_has_left(environ, call, program):
-    """Its last words are there, and the launcher hears of its end at once."""
+def test_failed_rank_does_not_wait_for_background_processes(environ, call, program):
+    """Its last output is shown, and the launcher notices its end immediately."""
     fails = "import subprocess\nif rank == 0: time.sleep(1000)\n"
     fails += "subprocess.Popen(['sleep', '1000'])\nos.write(1, b'x' * 200_000 + b'\\nlast')\n"
     words = ("run", "-np", "2", "--tag-output", *program(f"{fails}os.kill(os.getpid(), 9)"))
@@ -145,7 +145,7 @@ def test_a_rank_that_has_failed_does_not_wait_for_what_it_has_left(environ, call
     assert output.endswith("[1,1]<stdout>: last\n")
 
 
-ALONE = """
+SINGLE = """
 import subprocess
 subprocess.Popen(["sleep", "1000"])
 for signum in (signal.SIGUSR1, signal.SIGTERM):
@@ -157,8 +157,8 @@ while True:
 
 
 def test_signals_reach_a_single_rank_once(start, program):
-    """Its keeper stands between, and does not wait for what it leaves running."""
-    process = start("run", "-np", "1", "--tag-output", *program(ALONE), environ=os.environ)
+    """Its keeper is between, and does not wait for processes left running."""
+    process = start("run", "-np", "1", "--tag-output", *program(SINGLE), environ=os.environ)
     said = iter(process.stdout.readline, "")
     assert next(said) == "[1,0]<stdout>: ready\n"
     process.send_signal(signal.SIGUSR1)
@@ -172,8 +172,8 @@ FULL = "tf_hvd run: output was lost: standard output: No space left on device\n"
 
 
 @pytest.mark.wire
-def test_output_that_a_full_disk_has_not_taken_is_told(environ, start, program):
-    """The job ended with exit code 0, and nothing was said; a code of its own stays."""
+def test_output_lost_on_full_disk_is_reported(environ, start, program):
+    """The job ended with exit code 0 and no message. A failed job keeps its own exit code."""
     for code in (0, 3):
         ends = program(f"say('lost'); sys.exit({code} if rank == 1 else 0)")
         with open("/dev/full", "w") as full:
@@ -185,11 +185,11 @@ def test_output_that_a_full_disk_has_not_taken_is_told(environ, start, program):
 
 
 CLOSED = (
-    "tf_hvd run: the reader of its output closed it, as head does: the rest is lost, and the job "
-    "has ended\n"
+    "tf_hvd run: the job has ended because the reader of its output, such as head, closed it; "
+    "further output is lost\n"
 )
 READERS = {
-    # Ranks that would print on and on, and ranks that end well, after the reader has gone.
+    # Ranks that would print indefinitely, and ranks that succeed after the reader is gone.
     "in the middle": "while True: say('x' * 1000)",
     "at the end": "say('x'); sys.stdin.readline(); say('y')",
 }
@@ -197,15 +197,15 @@ READERS = {
 
 @pytest.mark.wire
 @pytest.mark.parametrize("when", READERS)
-def test_a_reader_that_has_seen_enough_ends_the_job(environ, start, program, when):
-    """`| head -1`: one of the ranks was said to be the first to fail."""
+def test_closed_output_ends_the_job(environ, start, program, when):
+    """With `| head -1`, one of the ranks was reported as the first to fail."""
     read_end, write_end = os.pipe()
     words = ["run", "-np", "2", *program(READERS[when])]
     job = start(*words, environ=environ, stdout=write_end, stdin=subprocess.PIPE)
     os.close(write_end)
     assert os.read(read_end, 1) == b"x"
     os.close(read_end)
-    errors = job.communicate("go on\n", timeout=600)[1]
+    errors = job.communicate("continue\n", timeout=600)[1]
     assert (job.returncode, errors) == (128 + signal.SIGPIPE, CLOSED)
 
 
@@ -214,13 +214,13 @@ def test_a_reader_that_has_seen_enough_ends_the_job(environ, start, program, whe
     [(0, False, True), (143, True, True), (1, False, False)],
     ids=["well", "for this", "failed"],
 )
-def test_a_job_that_fails_by_itself_is_not_ended_by_the_reader(code, by_us, ended):
+def test_failed_job_is_not_attributed_to_the_reader(code, by_us, ended):
     lost = {"standard output": errno.EPIPE}
     watch = SimpleNamespace(terminal=True, closed=by_us)
     assert run._is_ended_by_reader(Ending(code), watch, lost) is ended
 
 
-def test_a_single_rank_hears_that_its_reader_is_gone(start, program):
+def test_single_rank_notices_closed_output(start, program):
     read_end, write_end = os.pipe()
     words = ["run", "-np", "1", "--tag-output", *program(READERS["in the middle"])]
     job = start(*words, stdout=write_end)
@@ -231,8 +231,8 @@ def test_a_single_rank_hears_that_its_reader_is_gone(start, program):
     assert (job.returncode, errors.splitlines(keepends=True)[-1]) == (141, CLOSED)
 
 
-def test_errors_are_shown_whole_when_the_reader_of_the_output_is_gone(start, program):
-    """Of a single rank: what came after the first piece was lost, the traceback's end."""
+def test_errors_are_complete_after_output_is_closed(start, program):
+    """A single rank lost all output after the first piece, the end of its traceback."""
     read_end, write_end = os.pipe()
     says = """
 try:
@@ -249,8 +249,8 @@ except BrokenPipeError:
 
 
 @pytest.mark.wire
-def test_ranks_may_save_their_work_when_the_reader_is_gone(environ, start, program, tmp_path):
-    """As when they are asked to end otherwise: a closed terminal takes `| tee` along."""
+def test_ranks_can_save_after_output_is_closed(environ, start, program, tmp_path):
+    """As after a signal to end: a closed terminal also ends `| tee`."""
     saves = """
 def save(*_):
     open(f"saved{rank}", "w").close()
@@ -276,12 +276,12 @@ while True:
 LITTLE = 'mkdir logs && mount -t tmpfs -o size=64k tmpfs logs && exec "$@"'
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make namespaces")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can create namespaces")
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_files_that_a_full_disk_has_cut_are_named(call, program, tmp_path, ranks):
-    """They were cut without a word, and the exit code was 0."""
+def test_truncated_output_files_are_named(call, program, tmp_path, ranks):
+    """They were truncated without a message, and the exit code was 0."""
     if subprocess.run(["unshare", "-m", "true"], check=False).returncode:
-        pytest.skip("no namespaces here")
+        pytest.skip("cannot create namespaces")
     words = ["run", "-np", str(ranks), "--output-filename", "logs", *program("say('x' * 100_000)")]
     ended = finished(["unshare", "-m", "sh", "-c", LITTLE, "sh", *COMMAND, *words], cwd=tmp_path)
     assert (ended.returncode, ended.stdout) == (1, f"{'x' * 100_000}\n" * ranks), ended.stderr
@@ -296,12 +296,12 @@ def test_many_lost_files_are_counted():
     assert lost_text(lost).endswith("; 5 more files")
 
 
-def test_a_rank_that_nobody_hears_tells_of_lost_files_itself(tmp_path):
-    """As on another machine, where there is no agent."""
+def test_rank_without_agent_reports_lost_files(tmp_path):
+    """As on another machine without an agent."""
     show = (sys.executable, "-c", "print('x' * 100_000)")
     job = Job(ranks=1, command=show, output=str(tmp_path))
     ended = finished(
-        by_way_of_rank("", job, "nobody", "nobody"),
+        rank_command("", job, "no_agent", "no_agent"),
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
         check=True,
     )
@@ -311,7 +311,7 @@ def test_a_rank_that_nobody_hears_tells_of_lost_files_itself(tmp_path):
     assert file.stat().st_size == 1000
 
 
-def test_what_could_not_be_written_is_known_by_name():
+def test_lost_output_is_recorded_by_name():
     written, (read_end, write_end) = Writer(), os.pipe()
     with open("/dev/full", "wb", buffering=0) as full:
         written.write(full.fileno(), b"x")
@@ -319,11 +319,11 @@ def test_what_could_not_be_written_is_known_by_name():
     os.close(read_end)
     written.write(write_end, b"x")
     os.close(write_end)
-    assert not is_closed(written.lost)  # it is no standard file
+    assert not is_closed(written.lost)  # not a standard file
 
 
-def test_a_file_that_others_do_not_wait_for_is_written_whole():
-    """Who shares the standard output may have set O_NONBLOCK: the rest was lost."""
+def test_nonblocking_file_is_written_completely():
+    """A process that shares the standard output may set O_NONBLOCK; the rest was lost."""
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
     writer, got = Writer(), []

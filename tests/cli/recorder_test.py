@@ -1,4 +1,4 @@
-"""What a job's flight recorders tell at its end, and while it runs."""
+"""The flight recorders' information at a job's end and while it runs."""
 
 import json
 import re
@@ -56,7 +56,7 @@ def doctor(*words):
 
 
 def told(output):
-    """The sentence about the calls in the closing paragraph."""
+    """The sentence about collective calls in the closing paragraph."""
     found = re.search(r"^  calls: (.*(?:\n         .*)*)", output, re.MULTILINE)
     return re.sub(r"\s+", " ", found[1]) if found else ""
 
@@ -66,7 +66,7 @@ def told(output):
     [
         (
             KILLED,
-            r"rank 1 was ended by signal 9 \(SIGKILL\); its last call, number 4, was allreduce "
+            r"rank 1 was killed by signal 9 \(SIGKILL\); its last call, number 4, was allreduce "
             r"'grad_2' \(.*program\.py:10\); ranks 0 and 2 waited for it in allreduce 'grad_3' "
             r"\(.*program\.py:14\)",
         ),
@@ -90,7 +90,7 @@ def told(output):
     ],
     ids=["killed", "raises", "cannot_be_said", "disagrees"],
 )
-def test_the_closing_paragraph_and_the_dump(environ, program, tmp_path, text, sentence):
+def test_closing_paragraph_and_dump(environ, program, tmp_path, text, sentence):
     dumps = tmp_path / "dumps"
     job = finished(
         [*COMMAND, "run", "-np", "3", *program(text)],
@@ -100,7 +100,7 @@ def test_the_closing_paragraph_and_the_dump(environ, program, tmp_path, text, se
     paragraph = job.stderr[job.stderr.index("tf_hvd run: the job ended") :]
     found = re.fullmatch(sentence, told(paragraph))
     assert found, job.stderr
-    assert not any(found.groups()), "the line before has it"
+    assert not any(found.groups()), "the previous line has it"
     assert "\x1b" not in paragraph
     (folder,) = dumps.iterdir()
     assert f"more:  tf_hvd doctor {folder}" in re.sub(r"\s+", " ", job.stderr).replace(
@@ -119,7 +119,7 @@ def test_the_closing_paragraph_and_the_dump(environ, program, tmp_path, text, se
     code, report, _ = doctor("--json", folder)
     found = json.loads(report)
     assert 1 in found["ranks"]
-    # Also without what that rank has left.
+    # Also without the recording of that rank.
     (folder / "rank.1").unlink()
     _, page, _ = doctor(folder)
     assert "rank 1" in page.splitlines()[0] or "disagree" in page.splitlines()[0], page
@@ -127,7 +127,7 @@ def test_the_closing_paragraph_and_the_dump(environ, program, tmp_path, text, se
 
 
 @pytest.mark.one_mpi
-def test_a_job_that_ends_well_leaves_no_dump(environ, program, tmp_path):
+def test_successful_job_leaves_no_dump(environ, program, tmp_path):
     job = finished(
         [*COMMAND, "run", "-np", "2", *program(START)],
         env={**environ, "TF_HVD_DUMP_DIR": str(tmp_path / "dumps")},
@@ -137,7 +137,7 @@ def test_a_job_that_ends_well_leaves_no_dump(environ, program, tmp_path):
 
 
 @pytest.mark.one_mpi
-def test_a_dump_that_cannot_be_written_is_told(environ, program, tmp_path):
+def test_unwritable_dump_is_reported(environ, program, tmp_path):
     (tmp_path / "dumps").write_text("no folder")
     job = finished(
         [*COMMAND, "run", "-np", "2", *program(KILLED)],
@@ -162,8 +162,8 @@ else:
 
 
 @pytest.mark.one_mpi
-def test_a_stall_that_the_program_catches(environ, program, closing):
-    """It was "rank 1 was the first to end with an error (signal 15)", with exit code 143."""
+def test_stall_caught_by_the_program(environ, program, closing):
+    """The message was "rank 1 was the first to end with an error (signal 15)", exit code 143."""
     job = finished(
         [*COMMAND, "run", "-np", "2", *program(CAUGHT)],
         env={
@@ -176,12 +176,12 @@ def test_a_stall_that_the_program_catches(environ, program, closing):
     assert job.returncode == 1
     parts = closing(job.stderr)
     assert re.match(
-        r"the job had come to its end before: stall: 'grad_3' \(world\) waited \d+ s: submitted by "
+        r"the job had already ended: stall: 'grad_3' \(world\) waited \d+ s: submitted by "
         r"rank 0 .*; missing rank 1 ",
         parts["what"],
     ), job.stderr
     assert parts["calls"].startswith("rank 1 never called allreduce 'grad_3' (")
-    assert parts["next"].startswith("rank 0 caught the error and went on")
+    assert parts["next"].startswith("rank 0 caught the error and continued")
 
 
 HANGS = (
@@ -196,7 +196,7 @@ hvd.allreduce(tf.ones([3]), name="grad_3")
 )
 
 
-def test_a_job_that_hangs_is_looked_into(environ, program, tmp_path):
+def test_dump_of_a_hanging_job(environ, program, tmp_path):
     output = tmp_path / "output"
     with output.open("w") as file:
         job = subprocess.Popen(
@@ -219,30 +219,31 @@ def test_a_job_that_hangs_is_looked_into(environ, program, tmp_path):
             assert "2 of 2 ranks of job tf_hvd-" in dumped.stderr
             _, page, _ = doctor(dumped.stdout.strip())
         assert re.match(
-            r"rank 1 never called allreduce 'grad_3' \(.*:16\), in which rank 0 waited; its last "
+            r"rank 1 has not called allreduce 'grad_3' \(.*:16\), in which rank 0 waits; its last "
             r"call, number 4, was allreduce 'grad_2'",
             page,
         )
+        assert page.count("; still running") == 2, page
     finally:
         job.send_signal(signal.SIGINT)
         job.wait(60)
-    # Nothing need be wrong with a job that was ended by Ctrl-C, but it may be looked into.
+    # A job ended by Ctrl-C is not a failure, but its recordings are saved.
     (folder,) = (tmp_path / "asked").iterdir()
-    assert f"what the ranks did last: tf_hvd doctor {folder}" in output.read_text()
+    assert f"to see the ranks' last calls, run: tf_hvd doctor {folder}" in output.read_text()
     assert doctor(folder)[0] == 0
 
 
-def test_what_there_is_nothing_of(tmp_path):
+def test_missing_recordings_and_jobs(tmp_path):
     code, _, error = doctor(tmp_path)
     assert code == 2
-    assert "no recording here: no file rank.N" in error
+    assert "has no recordings (no files named rank.N)" in error
     (tmp_path / "rank.0").write_text("?")
     code, _, error = doctor(tmp_path)
     assert code == 2
-    assert "rank.0: the file is not whole" in error
+    assert "rank.0: the file is truncated" in error
     with subprocess.Popen(["sleep", "600"]) as other:
         words = [*COMMAND, "dump", str(other.pid), "--to", str(tmp_path)]
         done = finished(words)
         other.kill()
     assert done.returncode == 2
-    assert "is no rank of a job" in done.stderr
+    assert "is neither a rank nor the launcher of a job" in done.stderr

@@ -1,4 +1,4 @@
-"""`tf_hvd.run(func)` and `horovod.run(func)`: a function on several ranks."""
+"""`tf_hvd.run(func)` and `horovod.run(func)` call a function on several ranks."""
 
 import atexit
 import inspect
@@ -30,14 +30,14 @@ HOROVOD_SIGNATURE = (
     "network_interface=None, network_interfaces=None, executable=None, np=None, min_np=None, "
     "max_np=None"
 )
-# `run` without the rest of the package, which would load TensorFlow.
-ALONE = f"""
+# Imports `run` without the rest of the package, which would load TensorFlow.
+STANDALONE = f"""
 import sys, types
 package = sys.modules["tf_hvd"] = types.ModuleType("tf_hvd")
 package.__path__ = [{str(pathlib.Path(run_function.__file__).parents[2])!r}]
 from tf_hvd.launch.job import run_function
 """
-# As typed at a prompt, where functions have no file.
+# Typed at a prompt, where functions have no file.
 SESSION = """
 import {module} as front
 factor = 10
@@ -52,12 +52,12 @@ print("RESULT", front.run(train, args=(1,), kwargs={{"times": 2}}, np=2))
 
 @pytest.fixture
 def mpi(monkeypatch, environ):
-    """The MPI that `run` finds."""
+    """Selects the MPI that `run` finds."""
     monkeypatch.setenv("TF_HVD_MPI_LIBRARY", environ["TF_HVD_MPI_LIBRARY"])
 
 
 def rank_now():
-    """The rank that the launcher told."""
+    """The rank's number from the launcher's variables."""
     told = [os.environ.get(name) for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK")]
     return next(int(text) for text in told if text is not None)
 
@@ -72,7 +72,7 @@ def test_results_come_in_the_order_of_the_ranks():
     ]
 
 
-def test_a_function_that_was_typed_joins_a_job(family, environ, tmp_path):
+def test_interactively_defined_function_joins_a_job(family, environ, tmp_path):
     """`tf_hvd.run` with one MPI and `horovod.run` with the other."""
     names = {"openmpi": ("tf_hvd", "tf_hvd"), "mpich": ("horovod", "horovod.tensorflow")}
     module, tensorflow = names[family]
@@ -85,7 +85,7 @@ def test_a_function_that_was_typed_joins_a_job(family, environ, tmp_path):
 
 
 def fail_on_1():
-    """Rank 1 raises, the others wait until they are ended."""
+    """Rank 1 raises; the other ranks wait until they are ended."""
     if rank_now() == 1:
         raise KeyError("what")
     time.sleep(10 * WAIT)
@@ -93,8 +93,8 @@ def fail_on_1():
 
 @pytest.mark.one_mpi
 @pytest.mark.usefixtures("mpi")
-def test_an_exception_of_a_rank_is_raised_here():
-    """With the source's lines, whose file cloudpickle 3.1.3 does not name."""
+def test_exception_of_a_rank_is_raised_in_the_caller():
+    """The traceback has the source lines, although cloudpickle 3.1.3 drops the file's name."""
     with pytest.raises(run_function.RankError, match="rank 1 of 2 raised:") as caught:
         run_function.run(fail_on_1, np=2)
     assert caught.value.rank == 1
@@ -103,8 +103,41 @@ def test_an_exception_of_a_rank_is_raised_here():
     assert "raise KeyError" in str(caught.value)
 
 
+def fail_and_wait():
+    """Rank 1 raises after `init`; rank 0 makes no call that would fail."""
+    import tf_hvd as hvd
+
+    hvd.init()
+    if hvd.rank() == 1:
+        raise KeyError("what")
+    time.sleep(10 * WAIT)
+
+
+@pytest.mark.usefixtures("mpi")
+def test_rank_ended_because_another_raised_is_not_blamed_on_sigterm(capfd):
+    """It was "sending SIGTERM to ranks 0, 1 ..." and "the job was ended by SIGTERM"."""
+    with pytest.raises(run_function.RankError, match=r"(?s)rank 1 of 2 raised:.*KeyError: 'what'"):
+        run_function.run(fail_and_wait, np=2)
+    errors = capfd.readouterr().err
+    assert "tf_hvd run: rank 1 raised KeyError; ending rank 0\n" in errors
+    assert "SIGTERM" not in errors
+    said = " ".join(errors.split())
+    assert "rank 1 was the first to end with an error (exit code 1): KeyError: 'what'" in said
+
+
+def test_error_about_a_lost_rank_is_not_the_first_one():
+    """Clocks of hosts may differ."""
+    lost = "UnknownError: rank 1 (b) left: KeyError: 'what'"
+    found = {
+        0: {**task.NOTHING, "trace": lost, "when": 1.0},
+        1: {**task.NOTHING, "trace": "KeyError: 'what'", "when": 2.0},
+    }
+    with pytest.raises(run_function.RankError, match="rank 1 of 2 raised:\nKeyError"):
+        run_function._raise_first(found, 2)
+
+
 def exit_after_the_other():
-    """Rank 1 leaves no result, once rank 0 has left its own: the launcher then ends the job."""
+    """Rank 1 writes no result after rank 0 has written one. The launcher then ends the job."""
     while rank_now() == 1:
         if os.path.exists(os.path.join(sys.argv[1], "result.0")):
             os._exit(4)
@@ -113,25 +146,27 @@ def exit_after_the_other():
 
 @pytest.mark.one_mpi
 @pytest.mark.usefixtures("mpi")
-def test_a_rank_without_a_result_is_an_error():
+def test_rank_without_a_result_is_an_error():
     with pytest.raises(run_function.RankError, match="exit code 4 and without a result of rank 1"):
         run_function.run(exit_after_the_other, np=2)
 
 
 def read_arguments():
     if rank_now() == 1:
-        sys.exit(2)  # as argparse does, which finds other arguments than the program's
+        sys.exit(
+            2
+        )  # as argparse does, because it sees the rank's arguments instead of the program's
 
 
 @pytest.mark.usefixtures("mpi")
-def test_a_rank_that_exits_is_named():
-    """It was said that the job could not be started, for which the exit code 2 stands too."""
+def test_exiting_rank_is_named():
+    """The message was that the job could not be started, which also has exit code 2."""
     with pytest.raises(run_function.RankError, match=r"(?s)rank 1 of 2 raised:.*SystemExit: 2"):
         run_function.run(read_arguments, np=2)
 
 
 def fail_beside_others():
-    """Rank 1 raises, the others wait for it in a collective."""
+    """Rank 1 raises; the other ranks wait for it in a collective."""
     import tensorflow as tf
 
     import tf_hvd as hvd
@@ -148,10 +183,9 @@ def fail_beside_others():
 
 @pytest.mark.one_mpi
 @pytest.mark.usefixtures("mpi")
-def test_the_other_ranks_are_told_what_was_raised(monkeypatch, tmp_path):
+def test_other_ranks_get_the_raised_exception(monkeypatch, tmp_path):
     told = tmp_path / "told"
     monkeypatch.setenv("TOLD", str(told))
-    monkeypatch.setattr(run_function, "_GRACE", 60.0)
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "2")
 
     def leave_word():
@@ -165,13 +199,13 @@ def test_the_other_ranks_are_told_what_was_raised(monkeypatch, tmp_path):
 
 
 class _FileError(Exception):
-    """As many are: pickle makes it from its arguments, of which it has one."""
+    """A common fault: pickle recreates it from `args`, which lacks an argument."""
 
     def __init__(self, message, path):
         super().__init__(message)
 
 
-def test_an_exception_that_cannot_be_unpickled_is_told_with_its_traceback():
+def test_unpicklable_exception_is_shown_as_traceback():
     def fail():
         raise _FileError("no such image", "/data/1.png")
 
@@ -182,27 +216,29 @@ def test_an_exception_that_cannot_be_unpickled_is_told_with_its_traceback():
     assert caught.value.rank == 0
 
 
-def test_what_cannot_be_sent_or_brought_back():
+def test_unpicklable_functions_and_results():
     with pytest.raises(TypeError, match="cannot send the function and its arguments"):
         run_function.run(print, (threading.Lock(),))
     with pytest.raises(
-        run_function.RankError, match="rank 0 of 1 returned:\nwhat cannot be pickled"
+        run_function.RankError, match="rank 0 of 1 returned:\na result that cannot be pickled"
     ):
         run_function.run(threading.Lock)
     with pytest.raises(ValueError, match="could not start the job"):
         run_function.run(print, np=0)
     with pytest.raises(
-        TypeError, match=r"args=10 must be a tuple or a list; for one argument \(10,\)"
+        TypeError, match=r"args=10 must be a tuple or a list; for one argument pass \(10,\)"
     ):
         run_function.run(print, 10)
-    with pytest.raises(TypeError, match="calls a function, and 'x' is not callable"):
+    with pytest.raises(TypeError, match="func='x' is not callable; pass a function"):
         run_function.run("x")
-    with pytest.raises(ValueError, match=r"cannot make a folder in /no/such: No such file .*pass"):
+    with pytest.raises(
+        ValueError, match=r"cannot create a folder in /no/such: No such file .*; set directory"
+    ):
         run_function.run(print, directory="/no/such")
 
 
 class _Touches:
-    """As a pickle it makes a file where it is loaded."""
+    """Creates a file when its pickle is loaded."""
 
     def __init__(self, path):
         self._path = path
@@ -216,14 +252,14 @@ DAMAGED = {
     "empty": (b"", "Ran out of input"),
     "cut": (WHOLE[:-5], "pickle data was truncated|Ran out of input"),
     "no pickle": (b"loss 0.5\n", "could not|invalid load key|unpickling|expected"),
-    "another object": (pickle.dumps(["loss", 0.5]), "it is not what a rank leaves"),
+    "another object": (pickle.dumps(["loss", 0.5]), "the program has overwritten the file"),
     "of a module that is not here": (b"cno_such_module\nName\n.", "No module named 'no_such_modul"),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
-def test_a_damaged_result_is_an_error_that_names_the_rank(tmp_path, damage):
-    """A list was "AttributeError: 'list' object has no attribute 'get'"."""
+def test_damaged_result_names_the_rank(tmp_path, damage):
+    """For a list the error was "AttributeError: 'list' object has no attribute 'get'"."""
     data, why = DAMAGED[damage]
     (tmp_path / "result.0").write_bytes(WHOLE)
     (tmp_path / "result.1").write_bytes(data)
@@ -235,13 +271,13 @@ def test_a_damaged_result_is_an_error_that_names_the_rank(tmp_path, damage):
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink(__file__, path)])
-def test_a_result_that_is_no_file_holds_nothing_up(tmp_path, make):
+def test_result_that_is_not_a_file_does_not_block(tmp_path, make):
     make(tmp_path / "result.0")
     with pytest.raises(run_function.RankError, match="the result of rank 0 cannot be unpickled"):
         run_function._results(tmp_path, 1, 0, elastic=False)
 
 
-def test_what_its_rank_has_damaged_is_told():
+def test_result_damaged_by_its_rank_is_an_error():
     def damage():
         atexit.register(os.truncate, os.path.join(sys.argv[1], "result.0"), 9)
 
@@ -249,40 +285,42 @@ def test_what_its_rank_has_damaged_is_told():
         run_function.run(damage)
 
 
-@pytest.mark.parametrize("whose", ["another user's", "open to all"])
-def test_nothing_of_others_is_unpickled(tmp_path, whose):
-    """Where others can write beside the folder, as in a group's, they can put theirs there."""
-    if whose == "another user's" and os.geteuid() != 0:
-        pytest.skip("only root can give files away")
+@pytest.mark.parametrize("owner", ["another user's", "open to all"])
+def test_files_of_other_users_are_not_unpickled(tmp_path, owner):
+    """Users who can write to the parent folder, such as a group, can put their own there."""
+    if owner == "another user's" and os.geteuid() != 0:
+        pytest.skip("only root can change a file's owner")
     folder, made = tmp_path / "tf_hvd-run-x", tmp_path / "made"
     folder.mkdir()
     for name in (task.CALL, f"{task.RESULT}0"):
         (folder / name).write_bytes(pickle.dumps(_Touches(made)))
-    if whose == "another user's":
+    if owner == "another user's":
         os.chown(folder, 65534, 65534)
     else:
         folder.chmod(0o777)
-    refused = f"{folder} is another user's, or others can write to it"
+    refused = f"{folder} belongs to another user, or other users can write to it"
     with pytest.raises(run_function.RankError, match=f"the results are lost: {refused}"):
         run_function._results(folder, 1, 0, elastic=False)
     rank = [sys.executable, task.__file__, str(folder)]
     done = finished(rank)
     assert done.returncode == 1
-    assert done.stderr == f"tf_hvd.run: {refused}; pass another directory=\n"
+    assert done.stderr == f"tf_hvd.run: {refused}; set directory to another folder\n"
     assert not made.exists()
 
 
-def test_a_folder_that_no_host_shares_is_told_in_a_line(tmp_path):
-    """The rank then failed to leave that there, which was two tracebacks."""
+def test_unshared_folder_is_reported_in_one_line(tmp_path):
+    """The rank could not write its error there, which gave two tracebacks."""
     rank = [sys.executable, task.__file__, str(tmp_path / "none")]
     done = finished(rank)
     assert done.returncode == 1
     assert re.fullmatch(
-        r"tf_hvd\.run: \S+ does not see .*/none; pass directory=, .*\n", done.stderr
+        r"tf_hvd\.run: .*/none does not exist on \S+; set directory to a folder that all hosts "
+        r"share\n",
+        done.stderr,
     )
 
 
-def test_the_folder_is_private_and_goes(tmp_path):
+def test_folder_is_private_and_removed(tmp_path):
     (mode, folder, found) = run_function.run(
         lambda: (os.stat(sys.argv[1]).st_mode, sys.argv[1], os.path.exists(sys.argv[1])),
         directory=str(tmp_path),
@@ -293,13 +331,13 @@ def test_the_folder_is_private_and_goes(tmp_path):
     assert pathlib.Path(folder).parent == tmp_path
 
 
-def test_the_caller_need_not_load_tensorflow(tmp_path):
-    """`run` itself takes nothing of TensorFlow: loaded alone it works without."""
-    alone = (
-        ALONE + "print(run_function.run(lambda: 'tensorflow' in __import__('sys').modules))\n"
+def test_caller_does_not_load_tensorflow(tmp_path):
+    """`run` itself does not need TensorFlow: it works when it is imported on its own."""
+    code = (
+        STANDALONE + "print(run_function.run(lambda: 'tensorflow' in __import__('sys').modules))\n"
         "assert 'tensorflow' not in sys.modules\n"
     )
-    command = [sys.executable, "-P", "-c", alone]
+    command = [sys.executable, "-P", "-c", code]
     done = finished(command, cwd=tmp_path)
     assert done.stdout == "[False]\n", done.stderr
 
@@ -317,7 +355,7 @@ def wait(folder):
 
 import signal
 
-# A shell without job control starts what it puts into the background with SIGINT ignored.
+# A shell without job control starts background processes with SIGINT ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
     run_function.run(wait, (sys.argv[1],), np=2)
@@ -327,12 +365,12 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL], ids=["SIGINT", "SIGKILL"])
-def test_the_job_ends_with_its_caller(environ, tmp_path, signum):
-    """Of a killed one its private folder stayed, with what it had sent."""
+def test_job_ends_with_its_caller(environ, tmp_path, signum):
+    """The private folder of a killed caller, with the function in it, was not removed."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     environ = {**environ, "TMPDIR": str(temporary)}
-    command = [sys.executable, "-P", "-c", ALONE + CALLER, str(tmp_path)]
+    command = [sys.executable, "-P", "-c", STANDALONE + CALLER, str(tmp_path)]
     caller = subprocess.Popen(
         command, env=environ, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -383,10 +421,10 @@ def test_horovods_arguments_are_honoured(tmp_path, capfd):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"use_gloo": True}, "there is no Gloo"),
+        ({"use_gloo": True}, "tf_hvd does not use Gloo"),
         ({"hosts": "a:1", "hostfile": "b"}, "hosts and hostfile were both given"),
     ],
 )
-def test_what_horovod_has_and_we_have_not(arguments, message):
+def test_unsupported_horovod_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
         horovod_runner.run(print, **arguments)

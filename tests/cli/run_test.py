@@ -1,4 +1,4 @@
-"""Launcher command lines and the ranks' environment by table."""
+"""Launcher command lines and the ranks' environment, by table."""
 
 import re
 
@@ -16,7 +16,7 @@ from tf_hvd.launch.job.environment import (
     without_launcher,
 )
 from tf_hvd.launch.job.hosts import Host
-from tf_hvd.launch.job.launchers import ALONE, Launcher
+from tf_hvd.launch.job.launchers import NO_MPI, Launcher
 
 PROGRAM = ("python", "train.py", "--epochs", "2")
 LOCAL = {"ranks": 2, "cores": 2, "here": True, "environ": {"SLURMD_NODENAME": "b"}}
@@ -128,7 +128,7 @@ def test_mpich(job, expected):
             "--ntasks=5 --export=ALL --input=0 --distribution=arbitrary --nodelist=a,a,a,a,b "
             "--cpu-bind=cores",
         ),
-        # Of a rank, and of a rank's elastic job; and where somebody else asks for one host.
+        # A job of a rank, an elastic job of a rank, and a user's job on one host.
         (
             LOCAL,
             "--ntasks=2 --export=ALL --input=0 --nodes=1 --nodelist=b --overlap "
@@ -169,7 +169,7 @@ def test_slurm(job, expected):
     assert words("slurm", **job) == expected
 
 
-def test_what_is_exported():
+def test_exported_variables():
     needed = ["AWS_SECRET_ACCESS_KEY", "DATA_DIR", "HF_HOME", "HOROVOD_FUSION_THRESHOLD", "LR"]
     needed += ["OMP_NUM_THREADS", "PATH", "PYTHONPATH", "TF_CPP_MIN_LOG_LEVEL", "WANDB_MODE"]
     needed += ["SLURM_JOB_ID", "http_proxy"]
@@ -182,7 +182,7 @@ def test_what_is_exported():
     assert exported_names(environ, asked) == sorted([*needed, *asked])
 
 
-def test_what_is_asked_for(tmp_path):
+def test_requested_variables(tmp_path):
     file = tmp_path / "variables"
     file.write_text('# ours\n\nA=1\n  # not this\nB=a "b" $C\nHOME\nEMPTY=\n')
     environ = {"HOME": "/me", "LR": "0.1"}
@@ -198,13 +198,13 @@ def test_what_is_asked_for(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "lines", "text"),
     [
-        (["1A=2"], None, "-x: '1A' is not the name of a variable; give NAME or NAME=VALUE"),
+        (["1A=2"], None, "-x: '1A' is not a variable name; give NAME or NAME=VALUE"),
         (["LR"], None, "-x: the variable LR is not set; give its value, LR=VALUE"),
-        ([], "A=1\nexport B=2\n", "variables, line 2: 'export B' is not the name of a variable"),
+        ([], "A=1\nexport B=2\n", "variables, line 2: 'export B' is not a variable name"),
         ([], None, "variables: No such file or directory"),
     ],
 )
-def test_what_cannot_be_asked_for(tmp_path, settings, lines, text):
+def test_invalid_variables(tmp_path, settings, lines, text):
     file = tmp_path / "variables"
     if lines is not None:
         file.write_text(lines)
@@ -236,11 +236,11 @@ BTL = "OMPI_MCA_btl"
             {},
             {"TTY_COMPATIBLE": "1", "TF_HVD_LAST": ""},
         ),
-        # One rank needs no MPI, and is told nothing of it.
+        # One rank needs no MPI, and gets no variables for it.
         (
-            ALONE,
+            NO_MPI,
             {"A": "", "PYTHONPATH": "/b"},
-            {"job": "j", "start": "1", "timeline": "t", "horovod": "/a", "loopback": "lo"},
+            {"job": "j", "start": "1", "timeline": "t", "modules": "/a", "loopback": "lo"},
             {
                 "A": "",
                 "PYTHONPATH": "/a:/b",
@@ -252,7 +252,7 @@ BTL = "OMPI_MCA_btl"
         (
             Launcher("mpich", "m"),
             {"HYDRA_HOST_FILE": "f", "UCX_TLS": "all", "TTY_COMPATIBLE": "1"},
-            {"alone": "x", "loopback": "lo", "words": ("--mca", "btl", "self,tcp")},
+            {"local": "x", "loopback": "lo", "words": ("--mca", "btl", "self,tcp")},
             {
                 "UCX_TLS": "all",
                 "TTY_COMPATIBLE": "1",
@@ -290,7 +290,7 @@ SCHEDULERS = {
 
 
 def told(family, facts, environ=(), words=()):
-    """What the launcher and ranks of this family are told of these facts."""
+    """The variables that the launcher and ranks of this family get for these facts."""
     before = {"TTY_COMPATIBLE": "0", **dict(environ)}
     ranks = rank_environment(before, Launcher(family, "m"), Facts(words=words, **facts))
     changed = {name: text for name, text in ranks.items() if before.get(name) != text}
@@ -309,27 +309,27 @@ def told(family, facts, environ=(), words=()):
         ("mpich", {"ssh": "-p 22"}, SSH, (), {"HYDRA_LAUNCHER_EXTRA_ARGS": "-p 22"}),
         ("openmpi", {"interfaces": "lo,eth0"}, {}, (), dict.fromkeys(KEPT_TO, "lo,eth0")),
         ("mpich", {"interfaces": "lo"}, {}, (), {}),
-        # Where Open MPI keeps its files.
+        # Open MPI's folder for files.
         ("openmpi", {"folder": "/job"}, {}, (), {SESSION: "/job"}),
         ("openmpi", {"folder": "/job"}, {SESSION: "/mine"}, (), {}),
         ("openmpi", {"folder": "/job"}, {"PRTE_MCA_prte_tmpdir_base": "/x"}, (), {}),
         ("mpich", {"folder": "/job"}, {}, (), {}),
-        # Where /dev/shm has little room.
+        # /dev/shm with little room.
         ("openmpi", {"little": "2"}, {}, (), {SEGMENT: "2"}),
         ("openmpi", {"little": "2"}, {SEGMENT: "9"}, (), {}),
         ("openmpi", {"little": "2"}, {}, ("--mca", "btl_sm_segment_size", "9"), {}),
         ("mpich", {"little": "2"}, {}, (), {}),
-        # Open MPI is kept from schedulers, and all from transports to others, unless the user
-        # chooses.
-        ("openmpi", {"alone": "x"}, {}, (), SCHEDULERS),
+        # Open MPI must not use schedulers, and no MPI transports to other machines, unless the
+        # user chooses so.
+        ("openmpi", {"local": "x"}, {}, (), SCHEDULERS),
         *(
             (
-                *("openmpi", {"alone": "x"}, {chosen: "ssh"}, ()),
+                *("openmpi", {"local": "x"}, {chosen: "ssh"}, ()),
                 {name: text for name, text in SCHEDULERS.items() if name.endswith("ras")},
             )
             for chosen in ("PRTE_MCA_plm", "OMPI_MCA_plm")
         ),
-        ("mpich", {"alone": "x"}, {}, (), {}),
+        ("mpich", {"local": "x"}, {}, (), {}),
         ("mpich", {"loopback": "lo"}, {}, (), CLOSED),
         (
             *("openmpi", {"loopback": "lo"}, {BTL: "self,tcp", "FI_PROVIDER": "verbs"}, ()),
@@ -361,22 +361,22 @@ def told(family, facts, environ=(), words=()):
         ),
     ],
 )
-def test_what_is_set_where(family, facts, environ, words, expected):
+def test_variables_by_launcher(family, facts, environ, words, expected):
     assert told(family, facts, environ, words) == expected
 
 
-def test_a_job_that_a_rank_starts_may_go_to_other_machines():
+def test_job_of_a_rank_may_use_other_machines():
     rank = {"OMPI_COMM_WORLD_RANK": "0", "UCX_LOG_LEVEL": "info", "TTY_COMPATIBLE": "0"}
-    facts = Facts(alone="x", loopback="lo")
+    facts = Facts(local="x", loopback="lo")
     ranks = rank_environment(rank, Launcher("openmpi", "m"), facts)
     assert "OMPI_MCA_plm" in ranks
     assert without_launcher(ranks) == {"UCX_LOG_LEVEL": "info", "TTY_COMPATIBLE": "0"}
     assert contract.SETTINGS not in rank_environment({}, Launcher("openmpi", "m"), Facts())
 
 
-def test_mpich_has_a_variable_to_lose():
-    """Its launcher loses the last one of its environment on other machines: a rank's job, once."""
-    facts = Facts(job="tf_hvd-1", alone="x", loopback="lo")
+def test_last_variable_for_mpich_is_a_dummy():
+    """On other machines its launcher loses the last variable, which once was a rank's job."""
+    facts = Facts(job="tf_hvd-1", local="x", loopback="lo")
     ranks = rank_environment({}, Launcher("mpich", "mpiexec"), facts)
     assert list(ranks)[-1] == contract.LAST
     assert contract.LAST in exported_names(ranks)
@@ -391,5 +391,5 @@ def test_mpich_has_a_variable_to_lose():
         ("", "1", ""),
     ],
 )
-def test_the_timeline_of_a_start(path, start, own):
+def test_timeline_name_of_a_start(path, start, own):
     assert own_timeline(path, start) == own

@@ -1,4 +1,4 @@
-"""What the ranks of `tf_hvd run` get of signals, and what is left when the launcher is killed."""
+"""The signals that ranks of `tf_hvd run` get, and the clean-up after a killed launcher."""
 
 import contextlib
 import os
@@ -16,11 +16,11 @@ import pytest
 from tf_hvd.launch.machine.proc import is_alive
 
 WAIT = 600
-SEGMENTS = r"/dev/shm/(?:sm_segment\.|mpich_shm_)\S+"  # what MPI leaves of a killed rank
-# Each says that it is there, and what became of it, by a file: launchers cut lines.
+SEGMENTS = r"/dev/shm/(?:sm_segment\.|mpich_shm_)\S+"  # MPI's segments after a killed rank
+# Each rank reports its start and its end by files, because launchers split lines.
 HEAD = """
 def note(what):
-    # Not closed by its end: what is raised there, as KeyboardInterrupt, is lost.
+    # Not closed by garbage collection, where a KeyboardInterrupt would be lost.
     with open(f'{what}{rank}', 'w') as file:
         file.write(f'{os.getpid()}\\n')
 def forever():
@@ -30,7 +30,7 @@ def forever():
         except KeyboardInterrupt:
             pass
 """
-# Rank 1 ends at once; rank 0 takes longer than a launcher leaves the ranks of a job that it ends.
+# Rank 1 ends immediately; rank 0 takes longer than the time that launchers give ranks to end.
 SAVES = (
     HEAD
     + """
@@ -69,7 +69,7 @@ def wait_until(holds):
 
 @pytest.fixture
 def own_folders(environ, tmp_path):
-    """The environment, with a temporary folder that only this job uses."""
+    """The environment with a temporary folder that only this job uses."""
     folder = tmp_path / "folders"
     folder.mkdir()
     return {**environ, "TMPDIR": str(folder)}
@@ -81,7 +81,7 @@ def nothing_is_left(tmp_path):
 
 @pytest.fixture(params=["pipe", "pty"])
 def interruptible(request, start, own_folders):
-    """Starts `tf_hvd`, and gives what sends it a Ctrl-C as well."""
+    """Starts `tf_hvd`; also returns a function that sends it Ctrl-C."""
 
     def begin(*command):
         if request.param == "pipe":
@@ -97,9 +97,9 @@ def interruptible(request, start, own_folders):
 
 
 def test_ctrl_c_lets_ranks_save(interruptible, program, tmp_path, wait_for):
-    """They got SIGTERM from the MPI's launcher, and died within a tenth of a second.
+    """They got SIGTERM from MPI's launcher, and died within a tenth of a second.
 
-    Or the same signal came twice: `timeout` passes on what the terminal has sent to all.
+    Or the same signal came twice: `timeout` repeats signals that the terminal sends to all.
     """
     process, interrupt = interruptible("run", "-np", "2", "--grace", "60", *program(SAVES))
     ranks = wait_for([tmp_path / "ready0", tmp_path / "ready1"], WAIT)
@@ -109,14 +109,14 @@ def test_ctrl_c_lets_ranks_save(interruptible, program, tmp_path, wait_for):
     assert process.returncode == 128 + signal.SIGINT
     assert (tmp_path / "saved0").exists(), errors
     assert "tf_hvd run: sending SIGINT to ranks 0, 1 so that they can save" in errors
-    end = "tf_hvd run: the job was ended by SIGINT; all ranks ended by themselves\n"
+    end = "tf_hvd run: the job was ended by SIGINT; all ranks ended on their own\n"
     assert errors.endswith(end)
     assert not any(map(is_alive, ranks))
     assert nothing_is_left(tmp_path)
 
 
-def test_ctrl_c_reaches_what_a_shell_waits_for(own_folders, start, program, tmp_path, wait_for):
-    """The shell got it, and held it back until its child had ended: by SIGKILL, 10 s later."""
+def test_ctrl_c_reaches_child_of_a_shell(own_folders, start, program, tmp_path, wait_for):
+    """The shell got the signal but waited for its child, which got SIGKILL 10 s later."""
     shell = ("sh", "-c", '"$@"; exit $?', "sh")
     process = start(
         "run", "-np", "2", "--grace", "60", *shell, *program(SAVES), environ=own_folders
@@ -129,8 +129,10 @@ def test_ctrl_c_reaches_what_a_shell_waits_for(own_folders, start, program, tmp_
     assert not any(map(is_alive, ranks))
 
 
-def test_the_grace_is_not_cut_by_a_second_hangup(own_folders, start, program, tmp_path, wait_for):
-    """A terminal that is closed sends one, and so does the shell in it: ranks were killed."""
+def test_second_sighup_does_not_end_the_grace_period(
+    own_folders, start, program, tmp_path, wait_for
+):
+    """A closed terminal and the shell in it both send SIGHUP, and ranks were killed."""
     text = (
         "\ndef save(*_):\n    note('told')\n    time.sleep(2)\n    note('saved')\n    sys.exit(0)\n"
     )
@@ -142,11 +144,11 @@ def test_the_grace_is_not_cut_by_a_second_hangup(own_folders, start, program, tm
     process.send_signal(signal.SIGHUP)
     _, errors = process.communicate(timeout=WAIT)
     assert process.returncode == 128 + signal.SIGHUP
-    assert errors.endswith("all ranks ended by themselves\n"), errors
+    assert errors.endswith("all ranks ended on their own\n"), errors
     wait_for([tmp_path / "saved0", tmp_path / "saved1"], WAIT)
 
 
-def test_a_rank_that_outstays_the_grace_is_killed_and_named(
+def test_rank_exceeding_the_grace_period_is_killed_and_named(
     interruptible, program, tmp_path, wait_for
 ):
     process, interrupt = interruptible("run", "-np", "2", "--grace", "15", *program(HANGS))
@@ -155,12 +157,12 @@ def test_a_rank_that_outstays_the_grace_is_killed_and_named(
     _, errors = process.communicate(timeout=WAIT)
     assert process.returncode == 128 + signal.SIGINT
     assert (tmp_path / "saved0").exists(), errors
-    assert errors.endswith("; rank 1 had not ended yet and had to be killed\n")
+    assert errors.endswith("; rank 1 did not end in time and got SIGKILL\n")
     assert not any(map(is_alive, ranks))
     assert nothing_is_left(tmp_path)
 
 
-def test_sigterm_reaches_ranks_as_sigterm(own_folders, start, program, tmp_path, wait_for):
+def test_ranks_get_sigterm_as_sigterm(own_folders, start, program, tmp_path, wait_for):
     text = "\ndef save(signum, _):\n    time.sleep(2)\n    note('saved')\n    sys.exit(0)\n"
     text = f"{HEAD}{text}signal.signal(signal.SIGTERM, save)\nnote('ready')\ntime.sleep(300)\n"
     process = start("run", "-np", "2", "--grace", "60", *program(text), environ=own_folders)
@@ -171,17 +173,69 @@ def test_sigterm_reaches_ranks_as_sigterm(own_folders, start, program, tmp_path,
     assert wait_for([tmp_path / "saved0", tmp_path / "saved1"], WAIT) == ranks, errors
 
 
+@pytest.mark.parametrize(("codes", "expected"), [((75, 75), 75), ((75, 0), 143), ((0, 75), 143)])
+def test_job_exits_with_75_only_if_all_ranks_did(
+    own_folders, start, program, tmp_path, wait_for, codes, expected
+):
+    """It was always 143, and a script that tests for 75 did not start the job again."""
+    text = f"{HEAD}signal.signal(signal.SIGTERM, lambda *_: sys.exit({codes}[rank]))\n"
+    text += "note('ready')\ntime.sleep(300)\n"
+    process = start("run", "-np", "2", "--grace", "60", *program(text), environ=own_folders)
+    wait_for([tmp_path / "ready0", tmp_path / "ready1"], WAIT)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=WAIT)
+    assert process.returncode == expected, errors
+    assert errors.endswith("the job was ended by SIGTERM; all ranks ended on their own\n")
+
+
+PREEMPTED = (
+    HEAD
+    + """
+import tf_hvd as hvd
+hvd.init()
+rank = hvd.rank()
+preemption = hvd.on_preemption(lambda: note('saved'))
+while True:
+    preemption.check()
+    if not os.path.exists(f'ready{rank}'):
+        note('ready')
+    time.sleep(0.05)
+"""
+)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_sigterm_to_the_launcher_ends_as_sigterm_to_a_rank(
+    own_folders, start, program, tmp_path, wait_for, closing, ranks
+):
+    """The exit code was 143, and nothing said that the job can be started again."""
+    job = ("run", "-np", str(ranks), "--grace", "60", *program(PREEMPTED))
+    process = start(*job, environ=own_folders)
+    wait_for([tmp_path / f"ready{rank}" for rank in range(ranks)], WAIT)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=WAIT)
+    assert process.returncode == 75, errors
+    assert all((tmp_path / f"saved{rank}").exists() for rank in range(ranks))
+    if ranks > 1:  # for a single rank, a signal to the rank prints nothing either
+        parts = closing(errors)
+        assert parts[""] == "tf_hvd run: the job ended with exit code 75"
+        said = "ranks 0, 1 received a termination signal, saved and exited cleanly"
+        assert parts["what"] == said
+        assert parts["next"] == "start the job again: it continues from the saved state"
+        assert "ended by SIGTERM" not in errors
+
+
 def segments_of(ranks):
-    """What they have of MPI's in shared memory."""
+    """The ranks' segments of MPI in shared memory."""
     maps = "".join(pathlib.Path(f"/proc/{rank}/maps").read_text() for rank in ranks)
     return [pathlib.Path(name) for name in set(re.findall(SEGMENTS, maps))]
 
 
 @pytest.mark.parametrize("killed", ["both", "command", "quit", "all but the programs"])
 def test_ranks_of_a_killed_launcher_end(own_folders, start, program, tmp_path, killed, wait_for):
-    """A kill of the whole process group left ranks that trained for ever, and their folder."""
+    """After a kill of the whole process group, ranks trained indefinitely and kept their folder."""
     deaf = "import tf_hvd\ntf_hvd.init()\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)"
-    # What a shell starts in the background ignores SIGQUIT, and what that starts does too.
+    # Background processes of a shell, and their children, ignore SIGQUIT.
     heeds = "import signal; signal.signal(signal.SIGQUIT, signal.SIG_DFL)"
     job = program(f"{HEAD}{deaf}\nnote('ready')\nforever()")
     process = start("run", "-np", "2", *job, environ=own_folders, before=heeds)
@@ -197,7 +251,7 @@ def test_ranks_of_a_killed_launcher_end(own_folders, start, program, tmp_path, k
     }
     signum = signal.SIGQUIT if killed == "quit" else signal.SIGKILL
     for victim in [psutil.Process(process.pid), *others.get(killed, [])]:
-        with contextlib.suppress(psutil.NoSuchProcess):  # the first takes others along
+        with contextlib.suppress(psutil.NoSuchProcess):  # the first may end others
             victim.send_signal(signum)
     wait_until(lambda: not any(map(is_alive, ranks)))
     wait_until(lambda: not any(segment.exists() for segment in segments))
@@ -205,7 +259,7 @@ def test_ranks_of_a_killed_launcher_end(own_folders, start, program, tmp_path, k
 
 
 def test_ranks_of_a_killed_mpirun_end(environ, family, mpi_prefixes, tmp_path, wait_for):
-    """Without `tf_hvd run` nobody is between the launcher and the rank."""
+    """Without `tf_hvd run` no process is between the launcher and the rank."""
     script = tmp_path / "train.py"
     script.write_text(
         "import os, time\nimport tf_hvd as hvd\nhvd.init()\n"
@@ -233,7 +287,7 @@ def test_ranks_of_a_killed_mpirun_end(environ, family, mpi_prefixes, tmp_path, w
         ]
         segments = segments_of(ranks)
         assert any(segment.exists() for segment in segments)
-        for each in daemons:  # MPICH's, when they miss the launcher, kill the ranks themselves
+        for each in daemons:  # MPICH's daemons kill the ranks themselves when the launcher is gone
             each.kill()
         launcher.kill()
         wait_until(lambda: not any(map(is_alive, ranks)))
@@ -248,7 +302,7 @@ def state(pid):
 
 
 def test_ctrl_z_stops_a_single_rank_and_its_command(start, program, tmp_path, wait_for):
-    """The signal was kept from the command, which then ran while its rank was stopped."""
+    """The command did not get the signal, and ran while its rank was stopped."""
     process = start("run", "-np", "1", *program(f"{HEAD}note('ready')\ntime.sleep(300)"))
     wait_for([tmp_path / "readyNone"], WAIT)
     status = pathlib.Path(f"/proc/{process.pid}/status").read_text()

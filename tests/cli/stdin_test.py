@@ -1,4 +1,4 @@
-"""Standard input: rank 0 gets it, the others an empty one, and no job waits for it."""
+"""Standard input: rank 0 gets it, other ranks get an empty one, and no job waits for it."""
 
 import os
 import pty
@@ -55,7 +55,7 @@ def test_a_job_does_not_wait_for_a_pipe_that_stays_open(environ, start, program)
     os.close(read_end)
 
 
-def test_what_no_rank_reads_is_left_to_the_caller(environ, start, program):
+def test_unread_input_is_left_to_the_caller(environ, start, program):
     """As in `while read line; do tf_hvd run ...; done < list`."""
     read_end, write_end = os.pipe()
     os.write(write_end, b"left\n")
@@ -75,7 +75,7 @@ def test_a_files_position_is_kept(environ, start, program, tmp_path):
 
 
 def test_a_terminal_goes_to_rank_0(environ, program):
-    """`tf_hvd run` in a terminal of its own, into which two lines and the end are typed."""
+    """`tf_hvd run` in a separate terminal, into which two lines and the end are typed."""
     show = program("[say(rank, 'read', line.strip()) for line in sys.stdin]; say(rank, 'end')")
     pid, terminal = pty.fork()
     if pid == 0:
@@ -87,7 +87,7 @@ def test_a_terminal_goes_to_rank_0(environ, program):
         while select.select([terminal], [], [], 60)[0]:
             output += os.read(terminal, 4096)
         os.kill(pid, signal.SIGTERM)
-    except OSError:  # how a terminal says that its last user is gone
+    except OSError:  # a terminal's error when its last user is gone
         pass
     os.close(terminal)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, output
@@ -109,7 +109,7 @@ def test_a_terminal_goes_to_rank_0(environ, program):
         ("--version", False),
     ],
 )
-def test_which_python_reads_its_program_from_the_standard_input(words, reads):
+def test_python_reading_its_program_from_standard_input(words, reads):
     assert interpreter.reads_program(["python", *words.split()]) is reads
 
 
@@ -117,12 +117,12 @@ def test_which_python_reads_its_program_from_the_standard_input(words, reads):
     ("program", "is_one"),
     [("python", True), ("python3.13t", True), ("python3-dbg", True), ("python_train.sh", False)],
 )
-def test_a_program_whose_name_begins_with_python_is_no_interpreter(tmp_path, program, is_one):
+def test_program_named_python_something_is_not_an_interpreter(tmp_path, program, is_one):
     assert interpreter.is_interpreter(str(tmp_path / program)) is is_one
 
 
-def test_a_program_that_only_rank_0_would_have_is_refused(start, program, tmp_path):
-    """`python - < train.py`: the other ranks ran an empty program, and the job ended with 0."""
+def test_program_on_standard_input_is_refused(start, program, tmp_path):
+    """With `python - < train.py` the other ranks ran an empty program, and the job succeeded."""
     words = program("say('ran', rank)")
     ran = {}
     for ranks, command in (("2", [words[0], "-"]), ("1", [words[0], "-"]), ("2", words)):
@@ -134,14 +134,14 @@ def test_a_program_that_only_rank_0_would_have_is_refused(start, program, tmp_pa
         ("2", "-"): (
             [],
             f"tf_hvd run: {words[0]!r} would read its program from the standard input, which only "
-            "rank 0 has; save the program to a file and name that file\n",
+            "rank 0 has; save the program to a file and pass that file\n",
         ),
         ("1", "-"): (["ran None"], ""),
         ("2", words[1]): (["ran 0", "ran 1"], ""),
     }
 
 
-def test_one_rank_reads_it_itself(start, program, tmp_path):
+def test_single_rank_reads_program_from_standard_input(start, program, tmp_path):
     (tmp_path / "input").write_bytes(b"x" * LONG)
     with open(tmp_path / "input", "rb") as file:
         process = start(

@@ -1,4 +1,4 @@
-"""`tf_hvd strip-ops` as users start it: what it prints, its exit code, and what is on the disk."""
+"""`tf_hvd strip-ops` as users start it: its output, its exit code and its files."""
 
 import contextlib
 import re
@@ -9,6 +9,7 @@ import tensorflow as tf
 from finished import finished
 from tensorflow.core.protobuf import saved_model_pb2
 
+import tf_hvd as hvd
 from tf_hvd.core import _native
 from tf_hvd.launch.commands.main import main
 
@@ -17,7 +18,7 @@ v1 = tf.compat.v1
 
 @pytest.fixture
 def run(capsys):
-    """Calls the command in this process: exit code, standard output, standard error."""
+    """Calls the command in this process; returns exit code, standard output and error."""
 
     def call(*arguments):
         try:
@@ -32,7 +33,7 @@ def run(capsys):
 
 @pytest.fixture
 def refused(run):
-    """The one line that the command refuses these arguments with."""
+    """The error line for invalid arguments."""
 
     def call(*arguments):
         code, out, error = run(*arguments)
@@ -68,7 +69,7 @@ def test_strip(run, graph_file, tmp_path):
     assert (code, error) == (0, "")
     assert text == (
         f"stripped 1 HorovodAllreduce, 1 HorovodBroadcast: {graph_file} -> {out}; "
-        "4 nodes and 0 functions looked at\n"
+        "checked 4 nodes and 0 functions\n"
     )
     assert kinds(out) == ["Placeholder", "Identity", "Square", "Identity"]
 
@@ -85,8 +86,7 @@ def test_check(run, graph_file, tmp_path):
     assert text.splitlines() == [
         "HorovodBroadcast 'sent'",
         "HorovodAllreduce 'mean'",
-        f"1 HorovodAllreduce, 1 HorovodBroadcast in {graph_file}; "
-        "4 nodes and 0 functions looked at",
+        f"1 HorovodAllreduce, 1 HorovodBroadcast in {graph_file}; checked 4 nodes and 0 functions",
     ]
     run("--input", graph_file, "--output", tmp_path / "stripped.pb")
     code, text, _ = run("--check", "--input", tmp_path / "stripped.pb")
@@ -105,8 +105,8 @@ def test_nothing_to_strip(run, tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".keras", ".h5"])
-def test_files_of_keras_need_nothing(run, refused, tmp_path, suffix):
-    """`tf_hvd strip-ops model.keras` was refused twice: without --input, and as no graph."""
+def test_keras_files_need_no_stripping(run, refused, tmp_path, suffix):
+    """`tf_hvd strip-ops model.keras` had two errors: no --input, and not a graph."""
     import keras
 
     path, out = tmp_path / f"model{suffix}", tmp_path / "copy.txt"
@@ -115,7 +115,7 @@ def test_files_of_keras_need_nothing(run, refused, tmp_path, suffix):
         assert run(*arguments) == (
             0,
             f"no ops of tf_hvd in {path}: it loads without tf_hvd; "
-            "Keras' own formats hold no graph\n",
+            "Keras' own formats contain no graph\n",
             "",
         )
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
@@ -124,14 +124,40 @@ def test_files_of_keras_need_nothing(run, refused, tmp_path, suffix):
     assert "there is nothing to strip" in refused(path, "--outputs", "y")
 
 
-def test_without_an_output_it_writes_beside_the_input(run, refused, graph_file, tmp_path):
+@pytest.mark.parametrize("library", ["keras", "tf_keras"])
+@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+def test_keras_file_that_names_a_class_of_tf_hvd(run, tmp_path, library, suffix):
+    """It said "it loads without tf_hvd", but Keras could not locate class 'WarmupSchedule'."""
+    keras = pytest.importorskip(library)
+    cosine = keras.optimizers.schedules.CosineDecay(0.1, 100)
+    schedule = hvd.WarmupSchedule.of(keras)(cosine, warmup_steps=5, initial_factor=0.5)
+    model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(schedule), "mse")
+    path = tmp_path / f"model{suffix}"
+    model.save(path)
+    text = (
+        f"no ops of tf_hvd in {path}: but it uses tf_hvd>WarmupSchedule, so it loads only where "
+        "tf_hvd is imported; elsewhere, load it with compile=False; Keras' own formats contain no "
+        "graph\n"
+    )
+    assert run("--check", path) == (1, text, "")
+    assert run(path) == (0, text, "")
+    program = "import sys, {0}; {0}.models.load_model(sys.argv[1], compile={1})"
+    for compiled in (False, True):
+        command = [sys.executable, "-P", "-c", program.format(library, compiled), path]
+        ended = finished(command)
+        assert (ended.returncode != 0) == compiled, ended.stderr
+        assert ("WarmupSchedule" in ended.stderr) == compiled
+
+
+def test_default_output_is_in_the_input_folder(run, refused, graph_file, tmp_path):
     out = tmp_path / "graph-stripped.pb"
     assert run(graph_file)[1].startswith(
         f"stripped 1 HorovodAllreduce, 1 HorovodBroadcast: {graph_file} -> {out}; "
     )
     assert kinds(out) == ["Placeholder", "Identity", "Square", "Identity"]
     assert refused(graph_file) == f"{out} exists; remove it or choose another path"
-    # Of what loads as it is there is no second copy.
+    # A model that loads unchanged is not copied.
     assert run(out) == run("--check", out)
     assert sorted(each.name for each in tmp_path.iterdir()) == [out.name, graph_file.name]
     folder = tmp_path / "model.v1"
@@ -167,7 +193,7 @@ def test_saved_model_on_the_memory_file_system(run):
     assert tf.saved_model.load("ram://strip_model/out").f(tf.constant([2.0])).numpy() == [3.0]
 
 
-def test_keras_exports_hold_none(run, tmp_path):
+def test_keras_exports_have_no_ops(run, tmp_path):
     import keras
 
     import tf_hvd as hvd
@@ -184,17 +210,17 @@ def test_keras_exports_hold_none(run, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "{path}: it is empty; save the graph again"),
+        (b"", "{path}: the file is empty; save the graph again"),
         (b"not a graph at all", "this is not a GraphDef, or it is truncated or damaged"),
         (b"\x89PNG\r\n\x1a\n\0\0\0", "this is not a GraphDef, or it is truncated or damaged"),
         (b"PK\x03\x04 a .keras file", "this is not a graph; if Keras has saved it (.keras, .h5)"),
-        (b"node { name: 7 }", "this is not a GraphDef in text form: 1:14"),
+        (b"node { name: 7 }", "this is not a GraphDef in text format: 1:14"),
         (b"\x0a\x05\x0a\x01x\x12\x00", "this is not a MetaGraphDef, or it is truncated or damaged"),
-        (b"\x08\x02\x12\x00", "it is a SavedModel of version 2"),
-        (b"\x0a\x07\x0a\x01x\x12\x02No\x22\x03\x10\xff\x7f", "a graph for readers of version"),
+        (b"\x08\x02\x12\x00", "the SavedModel has version 2"),
+        (b"\x0a\x07\x0a\x01x\x12\x02No\x22\x03\x10\xff\x7f", "the graph needs GraphDef version"),
     ],
 )  # fmt: skip
-def test_what_is_no_graph(refused, tmp_path, content, message):
+def test_invalid_graph_files(refused, tmp_path, content, message):
     path = tmp_path / "input.pb"
     path.write_bytes(content)
     error = refused("--input", path, "--output", tmp_path / "out.pb")
@@ -203,8 +229,8 @@ def test_what_is_no_graph(refused, tmp_path, content, message):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["input.pb"]
 
 
-def test_every_truncation_is_seen_or_harmless(tmp_path):
-    """Of a file that was cut anywhere, what is left is refused, or is whole nodes of the graph."""
+def test_every_truncation_is_detected_or_harmless(tmp_path):
+    """A file truncated anywhere is refused, or contains complete nodes of the graph."""
     from tf_hvd.strip import formats
     from tf_hvd.strip.errors import StripError
     from tf_hvd.strip.meta_graph import Report, Request
@@ -223,49 +249,56 @@ def test_every_truncation_is_seen_or_harmless(tmp_path):
     assert taken < ends
 
 
-def test_names_that_are_wrong(refused, graph_file, tmp_path):
+def test_wrong_names_are_refused(refused, graph_file, tmp_path):
     out = tmp_path / "out.pb"
     assert refused("--input", graph_file, "--output", out, "--outputs", "seent") == (
-        f"{graph_file}: there is no node 'seent'; did you mean 'sent'?"
+        f"{graph_file}: node 'seent' does not exist; did you mean 'sent'?"
     )
     missing = tmp_path / "missing.meta"
-    assert refused("--input", missing, "--output", out) == f"there is no {missing}; check the path"
+    assert (
+        refused("--input", missing, "--output", out) == f"{missing} does not exist; check the path"
+    )
     assert refused("--input", tmp_path, "--output", out) == (
-        f"{tmp_path} holds no saved_model.pb; name a SavedModel folder, a .meta or a graph"
+        f"{tmp_path} contains no saved_model.pb; name a SavedModel folder, a .meta or a graph"
     )
     part = tmp_path / "saved_model.pb"
     part.write_bytes(b"x")
-    assert "name the folder that it is in" in refused("--input", part, "--output", out)
-    assert "name one graph or model: tf_hvd strip-ops PATH" in refused("--output", out)
-    assert "name one graph or model" in refused(graph_file, "--input", graph_file)
-    assert "one of them" in refused("--check", "--input", graph_file, "--output", out)
+    assert "name the folder that contains it" in refused("--input", part, "--output", out)
+    wrong = "expected exactly one graph or model; run: tf_hvd strip-ops PATH"
+    assert wrong in refused("--output", out)
+    assert wrong in refused(graph_file, "--input", graph_file)
+    assert "pass either --check or --output" in refused(
+        "--check", "--input", graph_file, "--output", out
+    )
 
 
-def test_places_that_cannot_be_written(refused, graph_file, tmp_path):
+def test_unwritable_outputs(refused, graph_file, tmp_path):
     gone = tmp_path / "gone" / "out.pb"
     assert "no such file or folder; check the path" in refused(
         "--input", graph_file, "--output", gone
     )
-    # Nobody may make a file there, not even root.
+    # Not even root can create a file there.
     error = refused("--input", graph_file, "--output", "/sys/out.pb")
     assert error == "cannot write /sys/out.pb: permission denied; choose a path that you may use"
     assert "cannot write" in refused("--input", graph_file, "--output", f"{graph_file}/out.pb")
 
 
-def test_models_that_change_their_meaning(refused, run, tmp_path):
+def test_models_with_ambiguous_outputs(refused, run, tmp_path):
     with tf.Graph().as_default() as gathering:
         x = v1.placeholder(tf.float32, [2], name="x")
         tf.negative(_native.ops.horovod_allgather(x, name="rows"), name="y")
     path, out = tmp_path / "g.pb", tmp_path / "out.pb"
     path.write_bytes(gathering.as_graph_def().SerializeToString())
     common = ("--input", path, "--output", out)
-    assert "which nodes are outputs is not known" in refused(*common)
-    assert "HorovodAllgather 'rows'; --assume-single-process" in refused(*common, "--outputs", "y")
+    assert "the outputs of this graph are unknown" in refused(*common)
+    error = refused(*common, "--outputs", "y")
+    assert "by HorovodAllgather 'rows'; " in error
+    assert "with --assume-single-process" in error
     assert not out.exists()
     assert run(*common, "--outputs", "y", "--assume-single-process")[0] == 0
 
 
-# Writes run into a limit on the size of files, as they do on a full disk.
+# Writes reach a limit on the size of files, similar to a full disk.
 LIMITED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop(1)),) * 2)
@@ -275,7 +308,7 @@ sys.exit(tf_hvd_command.main())
 
 
 def limited(limit, *arguments):
-    """The command in a process of its own that cannot write files larger than `limit`."""
+    """The command in a separate process that cannot write files larger than `limit`."""
     return finished(
         [sys.executable, "-P", "-c", LIMITED, str(limit), "strip-ops", *map(str, arguments)]
     )
@@ -292,7 +325,7 @@ def test_full_disk(tmp_path):
 
 
 def test_full_disk_in_the_middle_of_a_folder(tmp_path):
-    """The variables do not fit: no folder is left, whole or in part."""
+    """The variables do not fit; no complete or partial folder is left."""
     module = tf.Module()
     module.v = tf.Variable(tf.zeros([1 << 18]))
     tf.saved_model.save(module, str(tmp_path / "model"))
@@ -307,7 +340,7 @@ def test_a_saved_model_in_parts(refused, tmp_path):
     folder.mkdir()
     (folder / "saved_model.cpb").write_bytes(b"riegeli")
     error = refused("--input", folder, "--output", tmp_path / "out")
-    assert "holds its graph in parts (saved_model.cpb); save the model again" in error
+    assert "stores its graph in parts (saved_model.cpb); save the model again" in error
 
 
 def test_a_saved_model_in_text_form(run, tmp_path):
@@ -322,7 +355,7 @@ def test_a_saved_model_in_text_form(run, tmp_path):
     assert [node.op for node in nodes] == ["Placeholder", "Identity", "Square", "Identity"]
 
 
-def test_names_and_paths_are_printed_without_what_a_terminal_obeys(run, tmp_path):
+def test_names_and_paths_are_printed_without_control_characters(run, tmp_path):
     graph = v1.GraphDef()
     graph.node.add(name="a\x1b[2Jb", op="HorovodSize")
     path, out = tmp_path / "\x1b[31mred.pb", tmp_path / "out.pb"
@@ -330,14 +363,14 @@ def test_names_and_paths_are_printed_without_what_a_terminal_obeys(run, tmp_path
     code, text, _ = run("--check", "--input", path)
     assert code == 1
     assert text.splitlines()[0] == r"HorovodSize 'a\x1b[2Jb'"
-    assert r"/\x1b[31mred.pb; 1 nodes" in text
+    assert r"/\x1b[31mred.pb; checked 1 nodes" in text
     code, text, _ = run("--input", path, "--output", out, "--assume-single-process")
     assert code == 0
     assert rf"/\x1b[31mred.pb -> {out}" in text
     assert "\x1b" not in text
 
 
-def test_a_fault_of_ours_does_not_look_like_ops_that_were_found(run, graph_file, monkeypatch):
+def test_internal_error_is_not_reported_as_found_ops(run, graph_file, monkeypatch):
     from tf_hvd.strip import formats
 
     monkeypatch.setattr(formats, "strip_message", lambda *_: [].pop())

@@ -1,4 +1,4 @@
-"""Jobs where something that all machines have is closed, full, little, or asked too much of."""
+"""Jobs with closed files, full disks, little memory, low limits or missing folders."""
 
 import os
 import pwd
@@ -32,8 +32,8 @@ def closing(*files):
 
 
 @pytest.mark.parametrize("closed", [(1,), (0, 1, 2)], ids=["output", "all"])
-def test_standard_files_that_are_closed(environ, start, program, tmp_path, closed):
-    """It ended with "AttributeError: 'NoneType' object has no attribute 'isatty'"."""
+def test_closed_standard_files(environ, start, program, tmp_path, closed):
+    """The job ended with "AttributeError: 'NoneType' object has no attribute 'isatty'"."""
     write = program(f"open(f'{tmp_path}/rank.{{rank}}', 'w').write(str(sys.stdin.read()))")
     job = start("run", "-np", "2", *write, environ=environ, preexec_fn=closing(*closed))
     errors = job.communicate(timeout=600)[1]
@@ -41,8 +41,8 @@ def test_standard_files_that_are_closed(environ, start, program, tmp_path, close
     assert [(tmp_path / f"rank.{rank}").read_text() for rank in (0, 1)] == ["", ""]
 
 
-def test_a_temporary_folder_without_room(start):
-    """PMIx alone spoke: PMIX_ERR_FILE_WRITE_FAILURE in file .../ptl_base_listener.c."""
+def test_temporary_folder_without_space(start):
+    """The only message was PMIx's: PMIX_ERR_FILE_WRITE_FAILURE in .../ptl_base_listener.c."""
 
     def little():
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
@@ -50,21 +50,21 @@ def test_a_temporary_folder_without_room(start):
     job = start("run", "-np", "2", "true", preexec_fn=little)
     errors = job.communicate(timeout=600)[1]
     assert job.returncode == 2
-    assert "has no room for the 256 KiB that a job needs there: File too large; remove" in errors
+    assert "the 256 KiB of free space that a job needs: File too large; remove old files" in errors
     assert "set TMPDIR" in errors
     assert "PMIX" not in errors
 
 
-# Python may lie in root's home, which nobody else can search.
-AS_NOBODY = [
+# Python may be installed in root's home, which other users cannot search.
+UNPRIVILEGED = [
     *("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--securebits"),
     *("+no_setuid_fixup", "--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search"),
 ]
 
 
 @pytest.mark.parametrize("kind", ["missing", "file", "closed"])
-def test_a_temporary_folder_that_cannot_be_used(tmp_path, kind):
-    """It was passed over, without a word, and /tmp taken."""
+def test_unusable_temporary_folder(tmp_path, kind):
+    """It was ignored without a message, and /tmp was used."""
     folder = tmp_path / kind
     line, why = [*COMMAND, "run", "-np", "2", "true"], "No such file or directory"
     if kind == "file":
@@ -73,24 +73,24 @@ def test_a_temporary_folder_that_cannot_be_used(tmp_path, kind):
     if kind == "closed":
         folder.mkdir(0)
         why = "Permission denied"
-        line = [*AS_NOBODY, *line] if os.geteuid() == 0 else line
+        line = [*UNPRIVILEGED, *line] if os.geteuid() == 0 else line
     environ = {**os.environ, "TMPDIR": str(folder)}
     ended = finished(line, env=environ)
     assert (ended.returncode, ended.stdout) == (2, "")
-    cure = "set TMPDIR to a folder that you can write to"
-    assert ended.stderr == f"tf_hvd run: no folder can be made in TMPDIR={folder}: {why}; {cure}\n"
+    cure = "set TMPDIR to a writable folder"
+    assert ended.stderr == f"tf_hvd run: cannot create a folder in TMPDIR={folder}: {why}; {cure}\n"
 
 
-def test_more_ranks_than_processes_can_be(call):
-    """Nothing was said for two minutes."""
+def test_more_ranks_than_allowed_processes(call):
+    """There was no message for two minutes."""
     code, output, errors = call("run", "-np", "100000000", "true")
     assert (code, output) == (2, "")
-    assert "100000000 ranks on this machine need at least 200000000 processes, but it " in errors
+    assert "100000000 ranks on this machine need at least 200000000 processes, but only " in errors
 
 
 @pytest.mark.wire
-def test_a_low_limit_of_open_files(environ, start):
-    """PMIx alone spoke, or a traceback of ours ended the command."""
+def test_low_limit_of_open_files(environ, start):
+    """The only message was PMIx's, or the command ended with a traceback."""
 
     def few():
         resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
@@ -111,24 +111,24 @@ def test_a_low_limit_of_open_files(environ, start):
     assert enough.returncode == 0
 
 
-def test_a_rank_that_has_too_many_open_files(said):
+def test_rank_with_too_many_open_files(said):
     state = JobState()
     said(state, contract.RUNS, 1)
     said(state, contract.ENDED, 1, code=1)
     said(state, contract.RAISED, 1, load="OSError: [Errno 24] Too many open files: 'x'")
     told = explain.explain(Ending(1), state, Screen(print), 2)
-    assert told.cure.startswith(f"a process may open {proc.most_files()} files here: raise that")
+    assert told.cure.startswith(f"raise the limit of {proc.most_files()} open files per process")
 
 
-def test_a_folder_that_was_removed(tmp_path):
-    """Each launcher ended in words of its own, with exit code 230 or 0; one rank needs none."""
+def test_removed_current_folder(tmp_path):
+    """Each launcher had its own message, with exit code 230 or 0. One rank needs no launcher."""
     ran = {}
     for ranks in ("2", "1"):
         removed = 'mkdir gone && cd gone && rmdir ../gone && exec "$@"'
         command = ["sh", "-c", removed, "sh", *COMMAND, "run", "-np", ranks, "echo", "ran"]
         ended = finished(command, cwd=tmp_path)
         ran[ranks] = ended.returncode, ended.stdout, ended.stderr
-    told = f"the current folder, {tmp_path}/gone, was removed; change to one that exists (cd)"
+    told = f"the current folder, {tmp_path}/gone, was removed; change to an existing folder (cd)"
     assert ran == {"2": (2, "", f"tf_hvd run: {told}\n"), "1": (0, "ran\n", "")}
 
 
@@ -138,13 +138,13 @@ def has_namespaces():
 
 
 @pytest.mark.wire
-def test_a_network_without_loopback(environ, family):
-    """Open MPI spoke of tool connections, or waited; MPICH does without."""
+def test_network_without_loopback(environ, family):
+    """Open MPI reported tool connections, or waited. MPICH needs no loopback interface."""
     if not has_namespaces():
-        pytest.skip("only root may make namespaces")
+        pytest.skip("only root can create namespaces")
     ended = finished(["unshare", "-n", *COMMAND, "run", "-np", "2", "echo", "ran"], env=environ)
-    told = "tf_hvd run: the loopback interface of this machine is down, and Open MPI needs it; "
-    cure = "bring it up: ip link set lo up\n"
+    told = "tf_hvd run: this machine's loopback interface, which Open MPI needs, is down; "
+    cure = "run: ip link set lo up\n"
     expected = {"openmpi": (2, "", told + cure), "mpich": (0, "ran\nran\n", "")}
     assert (ended.returncode, ended.stdout, ended.stderr) == expected[family]
 
@@ -159,8 +159,8 @@ mpi.MPI_Finalize()
 
 
 @pytest.mark.wire
-def test_an_environment_without_home(environ, family, call, program):
-    """As cron's: "no MPI was found". Ranks of Open MPI do not start without it either."""
+def test_environment_without_home(environ, family, call, program):
+    """As under cron, which gave "no MPI was found". Open MPI's ranks do not start either."""
     kept = ("PATH", "TF_HVD_MPI_LIBRARY", "PYTHONPATH")
     bare = {name: environ[name] for name in kept if name in environ}
     code, output, errors = call("run", "-np", "2", *program(BARE), environ=bare)
@@ -169,13 +169,13 @@ def test_an_environment_without_home(environ, family, call, program):
     assert output == f"{home}\n" * 2
 
 
-def test_the_home_of_a_user_that_is_not_known(monkeypatch):
-    """Of a container that is run as any number."""
+def test_home_of_unknown_user(monkeypatch):
+    """As in a container that runs with an arbitrary user id."""
     monkeypatch.setattr(os, "geteuid", lambda: 4_000_000)
     assert launchers.user_home() == "/"
 
 
-def test_the_limits_on_processes(monkeypatch, tmp_path):
+def test_limits_on_processes(monkeypatch, tmp_path):
     (tmp_path / "all").write_text("32768\n")
     (tmp_path / "group").write_text("max\n")
     files = [str(tmp_path / name) for name in ("all", "group", "missing")]
@@ -189,7 +189,7 @@ def test_the_limits_on_processes(monkeypatch, tmp_path):
     assert proc.most() == (7, "ulimit -u")
 
 
-def test_who_runs_below_whom():
+def test_descendants_and_ancestors():
     program = ["sh", "-c", "sleep 300 & echo $!; wait"]
     with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as shell:
         below = int(shell.stdout.readline())
@@ -203,11 +203,11 @@ def test_who_runs_below_whom():
         assert not proc.send(shell.pid, signal.SIGKILL)
 
 
-def test_a_start_that_takes_long_is_told_with_how_far_it_is(capsys, monkeypatch, said):
+def test_slow_start_is_reported_with_progress(capsys, monkeypatch, said):
     def at(passed):
         monkeypatch.setattr(job_watch.time, "monotonic", lambda: 1000.0 + passed)
 
-    # What other tests have left beside this one may have loaded it.
+    # Processes left by other tests may have loaded TensorFlow.
     monkeypatch.setattr(job_watch.proc, "has_tensorflow", lambda process: False)
     with Home() as home, Session(home) as session:
         job = job_watch.JobWatch(session, 3, 3, None)
@@ -235,7 +235,7 @@ def test_a_start_that_takes_long_is_told_with_how_far_it_is(capsys, monkeypatch,
 
 
 class Waiting:
-    """A job of three ranks, of which rank 0 waits in init; its clock is the test's."""
+    """A job of three ranks in which rank 0 waits in init, with a simulated clock."""
 
     def __init__(self, session, monkeypatch, said, called=(0,)):
         self._patch = monkeypatch
@@ -256,7 +256,7 @@ class Waiting:
         return self.watch.look()
 
 
-def test_who_is_awaited_in_init_is_told_once(capsys, monkeypatch, said):
+def test_ranks_missing_in_init_are_reported_once(capsys, monkeypatch, said):
     with Home() as home, Session(home) as session:
         job = Waiting(session, monkeypatch, said)
         for passed in (1, 20, 30):
@@ -272,7 +272,7 @@ def test_who_is_awaited_in_init_is_told_once(capsys, monkeypatch, said):
         )
 
 
-def test_ranks_in_init_that_wait_for_one_that_has_ended_are_ended(capsys, monkeypatch, said):
+def test_ranks_waiting_in_init_for_ended_rank_are_ended(capsys, monkeypatch, said):
     ended = []
     with Home() as home, Session(home) as session:
         job = Waiting(session, monkeypatch, said)
@@ -292,8 +292,8 @@ def test_ranks_in_init_that_wait_for_one_that_has_ended_are_ended(capsys, monkey
 
 
 @pytest.mark.parametrize("called", [(), (0, 1, 2)])
-def test_init_that_may_do_without_a_rank_waits_for_none(capsys, monkeypatch, said, called):
-    """By `init(comm)`; or all have called it that were started."""
+def test_init_of_a_subset_reports_no_missing_ranks(capsys, monkeypatch, said, called):
+    """Because of `init(comm)`, or because all started ranks have called init."""
     with Home() as home, Session(home) as session:
         job = Waiting(session, monkeypatch, said, called)
         if called:
@@ -305,16 +305,16 @@ def test_init_that_may_do_without_a_rank_waits_for_none(capsys, monkeypatch, sai
 
 
 @pytest.mark.parametrize(("free", "size"), [(9 * MIB, "2097152"), (64 * MIB, ""), (None, "")])
-def test_open_mpi_takes_less_where_there_is_little(monkeypatch, free, size):
+def test_open_mpi_gets_smaller_segments_in_little_memory(monkeypatch, free, size):
     monkeypatch.setattr(shared_memory, "free", lambda: free)
     assert shared_memory.small_segment(2) == size
 
 
-def test_what_is_said_of_little_shared_memory():
+def test_message_about_little_shared_memory():
     assert shared_memory.little_text("openmpi", 9 * MIB, 2).startswith(
-        "tf_hvd run: /dev/shm had 9 MiB free when the job started, and 2 ranks need 10 MiB. Remove"
+        "tf_hvd run: /dev/shm had 9 MiB free when the job started, but 2 ranks need 10 MiB. Remove"
     )
-    bus = "/dev/shm had 9 MiB free when the job started, and 2 ranks need 20 MiB; MPICH dies of"
+    bus = "/dev/shm had 9 MiB free when the job started, but 2 ranks need 20 MiB; MPICH crashes"
     assert bus in shared_memory.little_text("mpich", 9 * MIB, 2)
     assert shared_memory.little_text("openmpi", 10 * MIB, 2) == ""
     assert shared_memory.little_text("", 0, 2) == ""
@@ -328,26 +328,26 @@ say("of", hvd.size())
 """
 
 
-def test_a_rank_that_was_told_to_be_alone_is_named(environ, call, program, closing):
-    """The job ended with "rank 0 was process 8814, rank 1 was process 8815"."""
+def test_rank_with_alone_set_is_named(environ, call, program, closing):
+    """The message was only "rank 0 was process 8814, rank 1 was process 8815"."""
     code, _, errors = call("run", "-np", "2", *program(JOIN_ALONE), environ=environ)
     assert code != 0
     told = closing(errors)
     assert told["what"] == "rank 1 had TF_HVD_ALONE=1, which keeps a rank out of the job"
-    assert told["next"] == "unset it"
+    assert told["next"] == "unset TF_HVD_ALONE"
 
 
-def test_who_is_alone_has_joined_as_far_as_it_can(said):
-    """All ranks may be: then each is a training of its own, as it was asked to be."""
+def test_rank_with_alone_set_counts_as_joined(said):
+    """If it is set on all ranks, each runs a separate training, as requested."""
     state = JobState()
     for rank in range(2):
         said(state, contract.RUNS, rank)
     for what in (contract.CALLED, contract.ALONE):
         said(state, what, 1)
     assert state.joined()
-    assert state.told_to_be_alone() == []
+    assert state.ranks_with_alone_set() == []
     said(state, contract.CALLED)
-    assert state.told_to_be_alone() == [1]
+    assert state.ranks_with_alone_set() == [1]
     said(state, contract.JOINED)
     found = explain.explain(Ending(3), state, Screen(print), 2)
     assert "rank 1 had TF_HVD_ALONE=1" in found.what
@@ -357,9 +357,9 @@ LITTLE = "mount -t tmpfs -o size=9m tmpfs /dev/shm && ip link set lo up && exec 
 
 
 def test_open_mpi_with_little_shared_memory_and_no_network(environ, program, family):
-    """It said "BTLs attempted: self", and nothing of /dev/shm; MPICH needs more than there is."""
+    """Open MPI's message was "BTLs attempted: self" without /dev/shm. MPICH needs more room."""
     if not has_namespaces():
-        pytest.skip("only root may make namespaces")
+        pytest.skip("only root can create namespaces")
     join = program("import tf_hvd as hvd; hvd.init(); say('joined', hvd.size())")
     line = ["unshare", "-m", "-n", "sh", "-c", LITTLE + '"$@"', "sh", *COMMAND, "run", "-np", "3"]
     ended = finished([*line, *join], env=environ)
@@ -369,7 +369,7 @@ def test_open_mpi_with_little_shared_memory_and_no_network(environ, program, fam
     assert "--shm-size" in ended.stderr
 
 
-# As nobody, to whom /proc shows no process of others: a rank is killed, and a job interrupted.
+# As an unprivileged user who sees no processes of others in /proc: kills a rank, interrupts a job.
 HIDDEN = r"""
 import os, pathlib, signal, subprocess, sys, time
 
@@ -414,25 +414,25 @@ HELD = (
 UNSEEN = "mount -t proc -o hidepid=2 proc /proc || exit 42; "
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make namespaces")
-def test_a_user_who_sees_only_own_processes(environ, tmp_path):
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can create namespaces")
+def test_user_who_sees_only_own_processes(environ, tmp_path):
     if subprocess.run(["unshare", "-m", "-p", "-f", "true"], check=False).returncode:
-        pytest.skip("no namespaces here")
+        pytest.skip("cannot create namespaces")
     own = tmp_path / "own"
     own.mkdir()
     own.chmod(0o777)
     first = "import tf_hvd as hvd; hvd.init(); hvd.allreduce(1.0, name='met')"
-    inside = [*AS_NOBODY, sys.executable, "-c", HIDDEN, str(own)]
+    inside = [*UNPRIVILEGED, sys.executable, "-c", HIDDEN, str(own)]
     inside += [HELD.format(first=first), HELD.format(first="")]
-    # A shell of root's is the first process, and stays.
+    # A shell of root is the first process, and keeps running.
     line = ["unshare", "-m", "-p", "-f", "--kill-child", "sh", "-c", UNSEEN + '"$@"; exit', "sh"]
     ended = finished([*line, *inside], env={**environ, "HOME": str(own), "TMPDIR": str(own)})
     if ended.returncode == 42:
-        pytest.skip("no other /proc can be mounted here")
+        pytest.skip("cannot mount another /proc")
     told = ended.stdout
     assert ended.returncode == 0, told + ended.stderr
     assert re.search(r"dump: 0 2 of 2 ranks of job tf_hvd-\w+: tf_hvd doctor ", told)
     assert "rank 1 was the first to end with an error (signal 9, Killed)" in told
     assert "its last call, number 2, was allreduce 'met'" in " ".join(told.split())
-    assert "the job was ended by SIGINT; all ranks ended by themselves\n 130\n" in told
+    assert "the job was ended by SIGINT; all ranks ended on their own\n 130\n" in told
     assert "saved: ['saved0', 'saved1']\nleft: set()\n" in told

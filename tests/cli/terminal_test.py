@@ -1,4 +1,4 @@
-"""What `tf_hvd run` shows of what ranks and the MPI's launcher print."""
+"""The output of ranks and MPI's launcher as shown by `tf_hvd run`."""
 
 import gc
 import os
@@ -22,7 +22,7 @@ UnknownError: rank 1 (a) left
 
 
 class Shown:
-    """A screen and what came onto it. Time passes as `at` says."""
+    """A screen with its text. `at` is the simulated time."""
 
     def __init__(self, **options):
         self.text = ""
@@ -39,16 +39,16 @@ class Shown:
         return self.text
 
 
-def test_lines_are_marked_once_several_ranks_have_spoken():
+def test_lines_are_marked_after_several_ranks_have_printed():
     shown = Shown()
-    shown.add(0, "alone\n")
+    shown.add(0, "first\n")
     shown.add(1, "here\nand ")
     shown.add(0, "too\n")
     shown.add(1, "there\n")
-    assert shown.all() == "alone\n[1] here\n[0] too\n[1] and there\n"
+    assert shown.all() == "first\n[1] here\n[0] too\n[1] and there\n"
 
 
-def test_one_rank_alone_is_shown_as_it_prints():
+def test_single_rank_is_shown_unchanged():
     shown = Shown()
     for at, piece in enumerate(["\r 10%", "\r 20%", "\r100%\n", "", "no end"]):
         shown.add(0, piece, at)
@@ -56,7 +56,7 @@ def test_one_rank_alone_is_shown_as_it_prints():
     assert shown.all() == " 10%\r 20%\r100%\nno end\n"
 
 
-def test_a_bar_is_not_torn_by_that_of_another_rank():
+def test_progress_bars_of_ranks_do_not_mix():
     shown = Shown()
     for percent in (10, 20):
         for rank in (0, 1):
@@ -66,7 +66,7 @@ def test_a_bar_is_not_torn_by_that_of_another_rank():
     assert shown.all() == "10%\r20%\r\n[1] done\n[0] 30%\r\n".replace("20%", "[0] 20%")
 
 
-def test_a_traceback_comes_in_one_piece():
+def test_traceback_is_shown_in_one_piece():
     shown = Shown()
     lines = (TRACEBACK % 1).splitlines(keepends=True)
     for rank in (0, 1):
@@ -79,8 +79,8 @@ def test_a_traceback_comes_in_one_piece():
     assert text.count("[0] step") == len(lines)
 
 
-def test_an_equal_traceback_of_others_is_told_once():
-    """Four ranks printed 300 lines, which one could not tell from each other."""
+def test_equal_tracebacks_are_mentioned_once():
+    """Four ranks printed 300 lines that could not be distinguished."""
     shown = Shown()
     for rank in (2, 0, 3, 1):
         shown.add(rank, TRACEBACK % rank if rank != 1 else "ValueError: no images\n", rank)
@@ -90,13 +90,13 @@ def test_an_equal_traceback_of_others_is_told_once():
     assert text.endswith("[ranks 0, 3] the same traceback as rank 2's\n")
     assert shown.screen.first_error == (2, "UnknownError: rank 1 (a) left")
     assert shown.screen.last_words[1].text == "ValueError: no images"
-    # Readers were sent to lines of rank 3 that are not there.
+    # Users were referred to lines of rank 3 that did not exist.
     assert shown.screen.shown(3) == (2, False)
     assert shown.screen.shown(1) == (1, True)
 
 
-def test_who_spoke_before_others_did_bears_no_mark():
-    """Readers were sent to lines "marked [0]" that were not."""
+def test_lines_before_other_ranks_printed_are_not_marked():
+    """Users were referred to lines "marked [0]" that were not marked."""
     shown = Shown()
     shown.add(0, "python: can't open file 'x.py'\n")
     shown.add(1, "python: can't open file 'x.py'\n")
@@ -155,8 +155,8 @@ SyntaxError: invalid syntax
     ],
     ids=["before-init", "autograph", "syntax"],
 )
-def test_what_a_traceback_says_and_where(printed, error, place):
-    """It was "its last line is '...FailedPreconditionError: Graph execution error:'"."""
+def test_error_and_place_of_a_traceback(printed, error, place):
+    """The message was "its last line is '...FailedPreconditionError: Graph execution error:'"."""
     shown = Shown()
     for rank in (0, 1):
         shown.add(rank, printed.replace("eda8r_aa", f"{rank}ab"))
@@ -168,22 +168,22 @@ def test_what_a_traceback_says_and_where(printed, error, place):
 
 
 def last_words(printed):
-    """What a rank is taken to have said last that has printed this."""
+    """The last words of a rank that printed this."""
     shown = Shown()
     shown.add(0, printed)
     shown.all()
     return shown.screen.last_words[0]
 
 
-def test_an_exception_without_a_message_is_its_name_alone():
-    """What another thread printed behind it was taken for its type."""
+def test_exception_without_message_is_its_name():
+    """Text printed after it by another thread was taken for its type."""
     raised = 'Traceback (most recent call last):\n  File "t.py", line 5, in <module>\n'
     warned = "/usr/lib/tracker.py:254: UserWarning: a leak\n"
     assert last_words(f"{raised}AssertionError\n{warned}").text == "AssertionError"
 
 
-def test_the_users_line_is_none_of_keras():
-    """tf_keras' own function was the only one that AutoGraph marks as converted."""
+def test_users_line_is_not_in_keras():
+    """tf_keras' own function was the only one marked as converted by AutoGraph."""
     marked = CONVERTED.replace(
         '"t.py", line 23', '"/env/site-packages/tf_keras/training.py", line 9'
     )
@@ -191,12 +191,12 @@ def test_the_users_line_is_none_of_keras():
     assert last_words(printed).place == "own.py, line 54, in before_update"
 
 
-def test_what_is_printed_behind_a_stack_is_not_the_last_word():
+def test_text_after_a_stack_is_not_the_last_line():
     stack = '  File "t.py", line 5, in f\n    here\n\nI0000 00:00:1 port.cc:153] on\n'
     assert last_words(f"ready\n{stack}").text == "here"
 
 
-def test_a_frame_alone_is_no_exception():
+def test_frame_without_exception_is_not_an_exception():
     shown = Shown()
     shown.add(0, '  File "data.csv", line 3\nis empty\n')
     assert shown.all() == '  File "data.csv", line 3\nis empty\n'
@@ -210,7 +210,7 @@ def test_tracebacks_that_differ_are_shown():
     assert shown.all().count("UnknownError") == 2
 
 
-def test_what_chains_of_exceptions_begin_with_is_not_cut_off():
+def test_chained_exceptions_are_complete():
     shown = Shown()
     chain = (
         f"{TRACEBACK % 1}\nDuring handling of the above exception, another exception occurred:\n\n"
@@ -223,7 +223,7 @@ def test_what_chains_of_exceptions_begin_with_is_not_cut_off():
     assert "[1] the same traceback as rank 0's" in text
 
 
-def test_a_program_that_goes_on_shows_its_traceback_soon():
+def test_traceback_of_continuing_program_is_shown_soon():
     shown = Shown()
     shown.add(0, TRACEBACK % 1, 0.0)
     assert shown.screen.tick(0.3)
@@ -237,7 +237,7 @@ def test_a_program_that_goes_on_shows_its_traceback_soon():
 
 
 def started(number, rank):
-    """A line of TensorFlow's at a rank's start."""
+    """A line that TensorFlow prints at a rank's start."""
     return (
         f"I0000 00:00:17960306{rank}9.869344    499{rank} port.cc:{number}] on\n",
         f"2026-11-30 09:27:3{rank}.123456: I tensorflow/core/guard.cc:{number}] is optimized\n",
@@ -249,8 +249,8 @@ def started(number, rank):
 START = [started(number, 0) for number in range(4)]
 
 
-def test_what_tensorflow_prints_at_each_start_is_shown_once():
-    """It printed four lines for each rank, whatever is set. Rank 3 is on another machine."""
+def test_tensorflows_start_lines_are_shown_once():
+    """TensorFlow prints four lines per rank with any setting. Rank 3 is on another machine."""
     shown = Shown(ranks=4)
     for number in range(4):
         for rank in (2, 0, 3, 1):
@@ -258,12 +258,12 @@ def test_what_tensorflow_prints_at_each_start_is_shown_once():
             shown.add(*((None, f"[1,3]<stderr>: {line}") if rank == 3 else (rank, line)), at)
     stamped = [started(number, 2) for number in range(4)]
     assert shown.text == "".join(f"[ranks 0-3] {line}" for line in stamped)
-    assert not shown.screen.tick(3.4), "nothing is remembered of what all have printed"
+    assert not shown.screen.tick(3.4), "lines that all ranks have printed are forgotten"
     assert shown.all() == shown.text
     assert shown.screen.last_words == {}
 
 
-def test_a_log_line_waits_five_seconds_for_those_of_others():
+def test_log_line_waits_five_seconds_for_other_ranks():
     shown = Shown(ranks=3)
     shown.add(0, START[0])
     shown.add(2, started(0, 2), 4.0)
@@ -276,8 +276,8 @@ def test_a_log_line_waits_five_seconds_for_those_of_others():
     assert not shown.screen.tick(5.2)
 
 
-def test_a_line_of_the_program_does_not_wait():
-    """It comes at once, behind the log lines of its rank; what others repeat then is told."""
+def test_program_lines_are_shown_immediately():
+    """It is shown after its rank's log lines. Later repetitions by other ranks are counted."""
     shown = Shown(ranks=3)
     shown.add(0, START[0] + START[1] + "loading\n")
     assert shown.text == f"{START[0]}{START[1]}loading\n"
@@ -293,7 +293,7 @@ def test_a_line_of_the_program_does_not_wait():
 
 
 @pytest.mark.parametrize("said", ["Name? ", "10%\r", TRACEBACK % 0], ids=["prompt", "bar", "raise"])
-def test_whatever_else_a_rank_shows_comes_behind_its_log_lines(said):
+def test_other_output_comes_after_log_lines(said):
     shown = Shown(ranks=2)
     shown.add(0, START[0] + said)
     shown.screen.tick(0.5)
@@ -304,8 +304,8 @@ def test_whatever_else_a_rank_shows_comes_behind_its_log_lines(said):
     assert "[1] the same line as rank 0's\n" in text
 
 
-def test_log_lines_that_differ_keep_no_others_apart():
-    """As those of two GPUs, and addresses."""
+def test_different_log_lines_do_not_separate_equal_ones():
+    """For example lines about two GPUs, or with addresses."""
     shown = Shown(ranks=2)
     for rank in (0, 1):
         device = f"I0000 00:00:1.5 1 gpu.cc:9] GPU:{rank} has 139000 MB\n"
@@ -317,7 +317,34 @@ def test_log_lines_that_differ_keep_no_others_apart():
     assert text.count("[ranks 0-1] ") == 3
 
 
-def test_one_rank_shows_its_log_lines_at_once():
+def warned(text, path="/a/train.py"):
+    return f"{path}:3: UserWarning: {text}\n  warnings.warn(\n"
+
+
+def test_equal_warnings_are_shown_once():
+    """Keras' warning about shuffle=True was shown for each rank."""
+    shown = Shown(ranks=3)
+    for rank in (0, 2, 1):
+        shown.add(rank, warned("no shuffle"), rank / 10)
+    first, second = warned("no shuffle").splitlines()
+    assert shown.text == f"[ranks 0-2] {first}\n[ranks 0-2] {second}\n"
+    assert shown.all() == shown.text
+
+
+def test_line_below_a_warning_stays_with_it():
+    shown = Shown(ranks=3)
+    first, second = [warned(text).splitlines(keepends=True) for text in ("one", "two")]
+    shown.add(0, first[0])
+    shown.add(1, second[0])
+    shown.add(0, first[1])
+    shown.add(1, second[1] + "  indented\n")
+    lines = [line.partition("] ")[2] or line for line in shown.all().splitlines(keepends=True)]
+    assert lines[lines.index(first[0]) + 1] == first[1]
+    assert lines[lines.index(second[0]) + 1] == second[1]
+    assert lines.count("  indented\n") == 1
+
+
+def test_single_rank_shows_log_lines_immediately():
     shown = Shown(ranks=1)
     shown.add(0, START[0])
     assert shown.text == START[0]
@@ -337,7 +364,7 @@ SPEECH = st.lists(
 
 
 def said_by_each(text):
-    """The kinds of a screen's lines, by rank; None for one that is only counted."""
+    """The kinds of a screen's lines by rank; None for a line that is only counted."""
     told = {rank: [] for rank in range(3)}
     for line in text.splitlines():
         who, text = re.fullmatch(r"\[(?:ranks )?([\d, -]+)\] (.*)", line).groups()
@@ -351,8 +378,8 @@ def said_by_each(text):
 
 
 @given(SPEECH, st.sampled_from([0, 2, 3]))
-def test_no_log_line_is_lost_or_told_twice(events, ranks):
-    """Each rank's lines are there in its order, by themselves or in the number of those told of."""
+def test_no_log_line_is_lost_or_repeated(events, ranks):
+    """Each rank's lines are shown in order, or counted as repetitions."""
     shown, now, said = Shown(ranks=ranks), 0.0, {rank: [] for rank in range(3)}
     for rank in range(3):
         shown.add(rank, "begins\n")
@@ -379,7 +406,7 @@ signal 9 (Killed).
 
 
 @pytest.mark.parametrize("saying", ["noticed that process rank", "has exited due to process rank"])
-def test_what_the_launcher_says_at_each_failed_job_is_kept_back(saying):
+def test_launchers_banner_is_held_back(saying):
     for banners in (False, True):
         shown = Shown(banners=banners)
         banner = PRRTE.replace("noticed that process rank", saying)
@@ -393,7 +420,7 @@ def test_what_the_launcher_says_at_each_failed_job_is_kept_back(saying):
 
 
 def on_screen(write, before=""):
-    """Takes what rank 0 prints, while a line of rank 1 stands there."""
+    """Takes the output of rank 0 while a line of rank 1 is unfinished."""
     screen = Screen(write)
     screen.add(1, "rank 1 asks ", 0.0)
     screen.tick(1.0)
@@ -402,7 +429,7 @@ def on_screen(write, before=""):
 
 
 def from_launcher(write):
-    """Takes what a rank prints whose lines the launcher hands on, as in a notebook's cell."""
+    """Takes the output of a rank through the launcher, as in a notebook's cell."""
     screen = Screen(write)
     screen.add(None, "[1,0]<stderr>: ", 0.0)
     return lambda piece: screen.add(None, piece.decode(), 1.0)
@@ -417,8 +444,8 @@ USERS = {
 
 
 @pytest.mark.parametrize("user", USERS)
-def test_of_a_line_that_does_not_end_little_is_kept_back(user, monkeypatch):
-    """All of it was, and all was looked at again with each piece: 20 MB took minutes."""
+def test_unfinished_line_is_not_buffered_without_limit(user, monkeypatch):
+    """The whole line was kept and parsed again with each piece: 20 MB took minutes."""
     given, handed, shown = 0, 0, []
     monkeypatch.setattr(Writer, "write", lambda _, to, data: shown.append(data))
     take = USERS[user](shown.append)
@@ -443,7 +470,7 @@ EVENTS = st.lists(
 
 @given(EVENTS)
 def test_no_finished_line_is_lost(events):
-    """Whoever speaks when and pauses where: what a line ended with is there, once and in order."""
+    """With any order and pauses of output, each line's end is shown once and in order."""
     shown, now, said = Shown(), 0.0, {}
     for number, (who, end, passed) in enumerate(events):
         now += passed
@@ -461,19 +488,19 @@ def test_no_finished_line_is_lost(events):
         assert [word for word in re.findall(r"<\d+>", shown.text) if word in wanted] == wanted
 
 
-def test_a_refused_start_leaves_no_files_open():
-    """Four, for each start of an elastic job that was refused."""
+def test_refused_start_leaves_no_open_files():
+    """Each refused start of an elastic job left four open files."""
     gc.collect()
     before = os.listdir("/proc/self/fd")
     with Terminal():
         pass
-    gc.collect()  # closes what waits for the pipes
+    gc.collect()  # closes the objects that wait for the pipes
     assert os.listdir("/proc/self/fd") == before
 
 
-def test_all_that_was_written_is_there_at_the_end(capfd, monkeypatch):
-    """Also where something still holds the pipes, and where the launcher marks other machines'."""
-    # The banner comes in two pieces.
+def test_all_output_is_shown_at_the_end(capfd, monkeypatch):
+    """Also if a process still holds the pipes, or the launcher marks lines of other machines."""
+    # The banner arrives in two pieces.
     monkeypatch.setattr("tf_hvd.launch.job.terminal.UNFINISHED", 60.0)
     terminal = Terminal()
     launcher, output = terminal.errors(None), terminal.output("mpich")
@@ -503,15 +530,15 @@ def test_all_that_was_written_is_there_at_the_end(capfd, monkeypatch):
     for number in range(3):
         own = [line.removeprefix(f"[{number}] ") for line in lines if f"rank {number} " in line]
         assert own == [f"rank {number} at {step}" for step in range(500)]
-    # Marked, unless it came before all others.
+    # Marked, unless it was the first line.
     assert "from another machine" in [line.removeprefix("[7] ") for line in lines]
     assert "its own words" in lines
     for each in (launcher, output, *ranks):
         os.close(each)
 
 
-def test_a_slow_reader_of_the_output_holds_up_no_errors_and_loses_nothing(capfd, monkeypatch):
-    """What it had not read 5 s after the launcher's end was lost, and errors waited for it."""
+def test_slow_reader_delays_no_errors_and_loses_nothing(capfd, monkeypatch):
+    """Output not read 5 s after the launcher's end was lost, and errors waited for the reader."""
     reads, got, whole = threading.Event(), [], Writer.write
 
     def write(writer, to, data):

@@ -1,4 +1,4 @@
-"""Which files `tf_hvd timeline` reads, and which it does not take together."""
+"""The files that `tf_hvd timeline` reads, and files that it refuses to combine."""
 
 import json
 import os
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.one_mpi
 
 
 def write(path, rank, size=2, calls=range(1, 7), start=0, process=0):
-    """A rank's timeline: calls every 10 ms, which all ranks make at about the same time."""
+    """Writes a rank's timeline with calls every 10 ms, at about the same time on all ranks."""
     head = {"size": size, "host": "h", "process": process or 100 + rank}
     events = [
         {"ph": "M", "name": "tf_hvd", "args": head},
@@ -36,14 +36,14 @@ def folder(tmp_path, monkeypatch):
 
 
 def orders_of(traces):
-    """By rank."""
+    """The order of calls, by rank."""
     return {
         trace.rank: [span.values["order"] for span in trace.spans["agreement"]] for trace in traces
     }
 
 
 @pytest.mark.parametrize("named", ["a.json", "a.rank-1.json"])
-def test_any_ranks_file_stands_for_all(folder, named):
+def test_any_ranks_file_selects_all(folder, named):
     for rank, name in enumerate(["a.json", "a.rank-1.json"]):
         write(folder / name, rank)
     write(folder / "a.restart-1.json", 0, start=10_000_000)
@@ -53,7 +53,7 @@ def test_any_ranks_file_stands_for_all(folder, named):
 
 
 @pytest.mark.parametrize("named", ["a.json", "a.rank-1.before.json"])
-def test_a_file_goes_on_where_the_one_before_was_full(folder, named):
+def test_file_continues_its_full_predecessor(folder, named):
     for rank, name in enumerate(["a", "a.rank-1"]):
         write(folder / f"{name}.before.json", rank, calls=range(1, 4))
         write(folder / f"{name}.json", rank, calls=range(4, 7))
@@ -62,35 +62,35 @@ def test_a_file_goes_on_where_the_one_before_was_full(folder, named):
     assert orders_of(timeline.read_all(names)) == {0: [*range(1, 7)], 1: [*range(4, 7)]}
 
 
-def test_what_is_left_of_a_larger_job_is_left_out(folder, capsys):
+def test_files_of_a_larger_old_job_are_skipped(folder, capsys):
     for rank, name in enumerate(["a.json", "a.rank-1.json", "a.rank-2.json"]):
         write(folder / name, rank, size=3)
     for rank, name in enumerate(["a.json", "a.rank-1.json"]):
         write(folder / name, rank)
     assert list(orders_of(timeline.read_all(["a.json"]))) == [0, 1]
-    assert "left out: a.rank-2.json is of another job than a.json" in capsys.readouterr().err
+    assert "skipped a.rank-2.json: it and a.json are from different jobs" in capsys.readouterr().err
 
 
-def test_what_is_left_of_an_earlier_job_is_left_out(folder, capsys):
-    """As where only rank 0 was traced the second time."""
+def test_files_of_an_earlier_job_are_skipped(folder, capsys):
+    """For example if only rank 0 was traced the second time."""
     for rank, name in enumerate(["a.json", "a.rank-1.json"]):
         write(folder / name, rank)
     write(folder / "a.json", 0, start=60_000_000)
     assert list(orders_of(timeline.read_all(["a.json"]))) == [0]
-    assert "left out: a.rank-1.json" in capsys.readouterr().err
+    assert "skipped a.rank-1.json" in capsys.readouterr().err
 
 
 def test_files_of_two_jobs_are_refused(folder):
     write(folder / "a.json", 0)
     write(folder / "b.json", 1, start=60_000_000)
-    with pytest.raises(UsageError, match=r"a\.json and b\.json are not of the same job"):
+    with pytest.raises(UsageError, match=r"a\.json and b\.json are not from the same job"):
         timeline.read_all(["a.json", "b.json"])
 
 
 def test_two_files_of_a_rank_are_refused(folder):
     write(folder / "a.json", 0)
     write(folder / "b.json", 0)
-    with pytest.raises(UsageError, match=r"a\.json and b\.json are both of rank 0"):
+    with pytest.raises(UsageError, match=r"a\.json and b\.json are both from rank 0"):
         timeline.read_all(["a.json", "b.json"])
 
 
@@ -99,13 +99,13 @@ def test_one_file_of_two_starts_is_refused(folder):
     first = (folder / "a.json").read_text()
     write(folder / "a.json", 0, start=60_000_000, process=200)
     (folder / "all.json").write_text(first + (folder / "a.json").read_text())
-    with pytest.raises(UsageError, match=r"all\.json has several timelines of rank 0"):
+    with pytest.raises(UsageError, match=r"all\.json contains several timelines for rank 0"):
         timeline.read_all(["all.json"])
 
 
 @pytest.fixture
 def says(capsys):
-    """Runs `tf_hvd timeline` in this process: its exit code, and what it printed."""
+    """Runs `tf_hvd timeline` in this process; returns its exit code and output."""
 
     def run(*words):
         capsys.readouterr()
@@ -119,7 +119,7 @@ def says(capsys):
 
 
 def refusal(says, *words):
-    """The one line that a refusal ends with."""
+    """The error line of a refused command."""
     code, output, errors = says(*words)
     assert (code, output) == (2, "")
     return errors.splitlines()[-1]
@@ -132,14 +132,14 @@ def refusal(says, *words):
         (os.mkdir, "a.rank-1.json is a folder, not a file"),
         (lambda path: os.symlink("/dev/zero", path), "a.rank-1.json is a device, not a file"),
         (lambda path: sparse(path, 30 << 30), "a.rank-1.json is 32.2 GB; at most 4 GB are read"),
-        (lambda path: sparse(path, 3 << 30), "a.rank-1.json is not a timeline that tf_hvd has"),
+        (lambda path: sparse(path, 3 << 30), "a.rank-1.json is not a timeline that tf_hvd wrote"),
         (lambda path: path.write_text(""), "a.rank-1.json is empty"),
         (lambda path: path.write_text("no\n" * 20_000), "a.rank-1.json is not a timeline"),
         (lambda path: path.write_text("[" * 60_000), "a.rank-1.json is not a timeline"),
     ],
 )
 def test_timeline_files(folder, says, make, text):
-    """A pipe hung the command, and a device or a hole took all memory."""
+    """The command hung at a pipe, and a device or a sparse file took all memory."""
     write(folder / "a.json", 0)
     make(folder / "a.rank-1.json")
     assert text in refusal(says, "a.json")
@@ -150,17 +150,17 @@ def sparse(path, size):
     os.truncate(path, size)
 
 
-def test_what_memory_does_not_hold_is_refused(folder, says, monkeypatch):
+def test_out_of_memory_is_an_error(folder, says, monkeypatch):
     def report(traces):
         raise MemoryError
 
     write(folder / "a.json", 0)
     monkeypatch.setattr(step_report, "report", report)
-    assert "there is not enough memory for the timelines" in refusal(says, "a.json")
+    assert "not enough memory for the timelines" in refusal(says, "a.json")
 
 
-def test_what_is_whole_of_a_file_counts(folder, says):
-    """Deep JSON, a line cut in two, numbers that are none; then a hole, which is not read."""
+def test_valid_lines_of_a_damaged_file_count(folder, says):
+    """Deep JSON, a split line, invalid numbers; then a hole, which is not read."""
     for rank, name in enumerate(["a.json", "a.rank-1.json"]):
         write(folder / name, rank)
     head, *calls = (folder / "a.json").read_text().splitlines(keepends=True)
@@ -176,61 +176,61 @@ def test_what_is_whole_of_a_file_counts(folder, says):
     code, output, _ = says("a.json")
     assert code == 0
     assert output.startswith("5 steps of 2 ranks")
-    assert "a.json has 5 lines that cannot be read." in output
+    assert "a.json has 5 damaged lines, which were skipped." in output
     assert "a.json ends in the middle of a line" in output
 
 
-def test_a_file_that_was_cut_says_so(folder, says):
-    """It said that rank 0 took no part."""
+def test_truncated_file_is_reported(folder, says):
+    """The report claimed that rank 0 took no part."""
     for rank, name in enumerate(["a.json", "a.rank-1.json"]):
         write(folder / name, rank)
     lines = (folder / "a.json").read_text().splitlines(keepends=True)
     (folder / "a.json").write_text("".join(lines[:3]) + lines[3][:30])
     _, output, _ = says("a.json")
     assert output.startswith("5 steps of 2 ranks")
-    assert "No calls of these steps in the timelines of rank 0: they were cut" in output
+    assert "The timelines of rank 0 have no calls of these steps: they were truncated" in output
     assert "a.json ends in the middle of a line" in output
     assert "took no part" not in output
     (folder / "a.json").write_text("".join(lines[3:]))
-    assert "a.json is not a timeline that tf_hvd has written, or was cut at its beginning" in (
+    assert "a.json is not a timeline that tf_hvd wrote, or its beginning is missing" in (
         refusal(says, "a.json")
     )
 
 
-def test_a_timeline_without_steps_says_why(folder, says):
+def test_timeline_without_steps_is_explained(folder, says):
     write(folder / "a.json", 0, size=1, calls=())
-    assert "The timelines have no collective calls, and so no steps" in says("a.json")[1]
+    assert "The timelines contain no collectives, and therefore no steps" in says("a.json")[1]
     write(folder / "a.json", 0, size=1, calls=[1])
-    assert "No call comes twice: there are no steps to look at." in says("a.json")[1]
+    assert "No collective is called twice, so there are no steps to analyze." in says("a.json")[1]
 
 
 @pytest.mark.parametrize(
     ("kept", "calls", "start"),
     [
         (4, range(1, 7), 5000),  # calls with the same number
-        (4, range(90, 99), -3_000_000),  # calls that come before those before them
+        (4, range(90, 99), -3_000_000),  # calls with earlier times than their predecessors
     ],
 )
 def test_two_jobs_with_one_file_are_refused(folder, says, kept, calls, start):
-    """Each writes over what the other has written. Of such a file computing took less than 0 s."""
+    """The jobs overwrite each other's events. The report had negative computation times."""
     write(folder / "a.json", 0, size=1, start=60_000_000)
     lines = (folder / "a.json").read_text().splitlines(keepends=True)
     write(folder / "a.json", 0, size=1, calls=calls, start=start + 60_000_000)
     others = (folder / "a.json").read_text().splitlines(keepends=True)[3:]
     (folder / "a.json").write_text("".join(lines[: 3 + kept] + others))
-    assert "a.json has calls that are not of one job" in refusal(says, "a.json")
+    assert "a.json has calls of more than one job" in refusal(says, "a.json")
 
 
-def test_a_file_before_of_another_job_is_left_out(folder, says):
+def test_predecessor_of_another_job_is_skipped(folder, says):
     write(folder / "a.before.json", 0, size=1, calls=range(1, 4), process=7)
     write(folder / "a.json", 0, size=1, calls=range(4, 7))
     code, output, errors = says("a.json")
     assert code == 0
     assert output.startswith("2 steps of 1 rank")
-    assert "left out: a.before.json is of another job than a.json" in errors
+    assert "skipped a.before.json: it and a.json are from different jobs" in errors
 
 
-def test_a_page_is_written_and_named(folder, says):
+def test_html_page_is_written(folder, says):
     write(folder / "a.json", 0, size=1)
     (folder / "a.html").symlink_to("elsewhere")
     assert "a.html is a symbolic link, not a file" in refusal(says, "a.json", "--html", "a.html")
@@ -239,16 +239,16 @@ def test_a_page_is_written_and_named(folder, says):
     assert (folder / "b.html").read_text().startswith("<!doctype html>")
 
 
-def test_a_page_does_not_replace_a_timeline(folder, call, environ):
+def test_html_page_does_not_replace_a_timeline(folder, call, environ):
     write(folder / "a.json", 0)
     before = (folder / "a.json").read_bytes()
     code, _, errors = call("timeline", "a.json", "--html", "./a.json", environ=environ)
     assert code == 2
-    assert "--html a.json would replace one of the timelines" in errors
+    assert "--html a.json would replace a timeline; pass another path" in errors
     assert (folder / "a.json").read_bytes() == before
 
 
-def test_a_relative_name_is_meant_from_where_the_job_is_started(folder, call, environ):
+def test_relative_paths_start_at_the_jobs_folder(folder, call, environ):
     program = "import os; os.chdir('/'); import tf_hvd as hvd; hvd.init(); hvd.barrier()"
     files = ["--timeline", "a.json", "--metrics", "a.prom"]
     command = ["run", "-np", "1", *files, sys.executable, "-c", program]
@@ -257,10 +257,10 @@ def test_a_relative_name_is_meant_from_where_the_job_is_started(folder, call, en
     assert {"a.json", "a.prom"} <= {each.name for each in folder.iterdir()}
 
 
-def test_a_folder_is_no_name_of_a_file(folder, call, environ):
+def test_folder_is_refused_as_a_file(folder, call, environ):
     code, _, errors = call("run", "-np", "1", "--timeline", ".", "true", environ=environ)
     assert code == 2
-    assert "--timeline . is a folder, not a file; name another" in errors
+    assert "--timeline . is a folder, not a file; give another path" in errors
 
 
 @pytest.mark.parametrize("option", ["--timeline", "--metrics"])
@@ -271,10 +271,10 @@ def test_timeline_fifo(folder, capsys, option):
         with pytest.raises(SystemExit):
             main.main(["run", "-np", "1", option, name, "true"])
         errors = capsys.readouterr().err
-        assert f"{option} {name} is a {kind}, not a file; name another" in errors
+        assert f"{option} {name} is a {kind}, not a file; give another path" in errors
 
 
-def test_a_reader_may_have_seen_enough(folder, start, environ):
+def test_closed_output_of_timeline(folder, start, environ):
     write(folder / "a.json", 0, calls=range(1, 2000))
     process = start("timeline", "--json", "a.json", environ=environ)
     process.stdout.close()
@@ -282,8 +282,8 @@ def test_a_reader_may_have_seen_enough(folder, start, environ):
     assert process.stderr.read() == ""
 
 
-def test_times_before_the_clock_began(folder):
-    """Of a rank whose machine runs longer than rank 0's; the file was not JSON there."""
+def test_negative_times(folder):
+    """For a rank on a machine with a longer uptime than rank 0's, the file was not JSON."""
     write(folder / "a.json", 0, size=1, start=-100_000)
     (trace,) = timeline.read_all(["a.json"])
     assert next(span.begin for span in trace.spans["agreement"]) == -89_999_500

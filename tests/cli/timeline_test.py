@@ -18,7 +18,7 @@ pytestmark = pytest.mark.parametrize("family", ["openmpi"], indirect=True)
 MS = 1_000_000
 STEPS = 12
 ROUNDS = 60  # of damage to a job's timelines
-# Rank 1 takes 0.1 s longer in the backward pass, before its first gradient is there.
+# Rank 1 takes 0.1 s longer in the backward pass, before its first gradient exists.
 FIT = """
 import keras, numpy as np
 import tensorflow as tf
@@ -51,7 +51,7 @@ model.fit(x, x[:, :1], batch_size=8, epochs=1, verbose=0, callbacks=[Ends()])
 
 
 def traced(call, environ, program, ranks=2, **more):
-    """Runs the fit; returns its exit code, what it said, and the ranks' files."""
+    """Runs the fit; returns its exit code, its messages and the ranks' files."""
     words = program(FIT)
     folder = words[-1].rpartition("/")[0]
     file = f"{folder}/trace.json"
@@ -69,7 +69,7 @@ def report_of(call, environ, file):
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_a_fit_is_traced(call, environ, program, ranks):
+def test_fit_is_traced(call, environ, program, ranks):
     """Ranks share their cores with each other and with other tests."""
     code, errors, files = traced(call, environ, program, ranks)
     assert code == 0, errors
@@ -79,13 +79,13 @@ def test_a_fit_is_traced(call, environ, program, ranks):
     steps = [step for step in report["steps"] if "1" in step["ranks"]]
     assert len(steps) >= STEPS - 2
     late = [step["late"] and step["late"]["rank"] for step in steps]
-    # In one in four another rank may wait longer for a core than rank 1 sleeps.
+    # In up to a quarter of steps, another rank may wait longer for a core than rank 1 sleeps.
     assert late.count(1) >= 3 * len(late) // 4, late
     assert report["advice"].startswith("Rank 1 ")
     for number, file in enumerate(files):
         (rank,) = trace_reader.read(file)
         assert (rank.rank, rank.size) == (number, ranks)
-        # What TensorFlow waits for is what the report says.
+        # The report's waits match TensorFlow's.
         for step in steps:
             mine = step["ranks"][str(number)]
             begin, end = mine["begin_ns"], mine["begin_ns"] + mine["length_ns"]
@@ -95,7 +95,7 @@ def test_a_fit_is_traced(call, environ, program, ranks):
             assert abs(waited - exposed) < 5 * MS, (step, waits)
 
 
-def test_a_killed_rank_leaves_its_timeline(call, environ, program):
+def test_killed_rank_leaves_its_timeline(call, environ, program):
     code, _, files = traced(call, environ, program, ENDS="8")
     assert code == 137
     for number, file in enumerate(files):
@@ -113,7 +113,7 @@ def test_a_killed_rank_leaves_its_timeline(call, environ, program):
 
 
 def damaged(data, chance):
-    """Some bytes are others, or lost, or there twice, or zero."""
+    """The data with some bytes changed, removed, repeated or set to zero."""
     data = bytearray(data)
     for _ in range(chance.randint(1, 4)):
         begin = chance.randrange(len(data) + 1)
@@ -122,7 +122,7 @@ def damaged(data, chance):
             [b"", b"", bytes(end - begin), chance.randbytes(end - begin), 2 * data[begin:end]]
         )
         data[begin:end] = instead
-        if chance.random() < 0.5:  # and in the order of lines, that of the calls
+        if chance.random() < 0.5:  # also change the order of lines, which is that of the calls
             lines = data.splitlines(keepends=True)
             place = chance.randrange(len(lines) + 1)
             data = bytearray(b"".join([*lines[place:], *lines[:place]]))
@@ -130,7 +130,7 @@ def damaged(data, chance):
 
 
 def check_what_is_said(file, seed):
-    """Of any file there is a report, or a line that says why there is none."""
+    """Check that any file gives a report, or an error line with the reason."""
     said, errors, code = io.StringIO(), io.StringIO(), 0
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(errors):
         try:
@@ -147,18 +147,18 @@ def check_what_is_said(file, seed):
             assert one["transfer_ns"] >= 0, (seed, step)
 
 
-def test_what_is_no_timeline(call, environ, tmp_path):
+def test_invalid_timelines(call, environ, tmp_path):
     (tmp_path / "a.json").write_text("[]")
     code, output, errors = call("timeline", "a.json", environ=environ)
     assert (code, output) == (2, "")
-    assert "a.json is not a timeline that tf_hvd has written" in errors
+    assert "a.json is not a timeline that tf_hvd wrote" in errors
     code, _, errors = call("timeline", "b.json", environ=environ)
     assert code == 2
     assert "b.json: No such file or directory" in errors
 
 
-def test_a_pipe_and_another_jobs_timeline_are_left_alone(call, environ, program, tmp_path):
-    """Training goes on without. A pipe that nobody read let `init()` wait for ever."""
+def test_pipe_and_timeline_of_another_job_are_not_used(call, environ, program, tmp_path):
+    """Training continues without a timeline. At an unread pipe `init()` waited indefinitely."""
     os.mkfifo(tmp_path / "pipe.json")
     words = program("import tf_hvd as hvd\nhvd.init()\nprint(hvd.size())\n")
     path = str(tmp_path / "pipe.json")
@@ -174,5 +174,8 @@ def test_a_pipe_and_another_jobs_timeline_are_left_alone(call, environ, program,
         fcntl.flock(busy, fcntl.LOCK_EX)
         code, output, errors = call("run", "-np", "2", "--timeline", path, *words, environ=environ)
     assert (code, output.split()) == (0, ["2", "2"]), errors
-    assert f"written to {path}: a timeline is being written there; name another file" in errors
+    assert (
+        f"written to {path}: another timeline is being written to this file; choose another file"
+        in errors
+    )
     assert pathlib.Path(path).read_text() == "theirs"

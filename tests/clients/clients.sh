@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Programs of others that used Horovod, trained with tf_hvd: DeePMD-kit, whose every line
-# docs/programs.md shows. It installs TensorFlow and DeePMD-kit into an environment of its
-# own (1.5 GB, gone at the end), so it is not part of ./dev test. After ./dev wheel:
+# Trains programs that used Horovod with tf_hvd: DeePMD-kit, of which docs/horovod.md shows every
+# line. Installs TensorFlow and DeePMD-kit into a temporary environment (1.5 GB), so it is not part
+# of ./dev test. After ./dev wheel:
+#
 #   tests/clients/clients.sh
 set -euo pipefail
 
@@ -11,11 +12,11 @@ WORK=$(mktemp -d)
 trap 'rm -rf "${WORK}"' EXIT
 failed=0
 
-# The program's own threads: two ranks share the cores.
+# The program's own thread settings: two ranks share the cores.
 export OMP_NUM_THREADS=1 DP_INTRA_OP_PARALLELISM_THREADS=1 DP_INTER_OP_PARALLELISM_THREADS=1
 export TF_CPP_MIN_LOG_LEVEL=2 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
-# Says whether a command does what it is to do; shows what it printed if not.
+# Reports whether a command succeeds; shows its output if it fails.
 check() {
   local what=$1
   shift
@@ -30,7 +31,7 @@ check() {
   fi
 }
 
-# A training in a folder of its own: NAME COMMAND...
+# Trains in a separate folder: NAME COMMAND...
 train() {
   local name=$1
   shift
@@ -59,14 +60,14 @@ main() {
 
   local path
   path=$(tf_hvd --horovod-path)
-  train alone dp --tf train input.json
+  train plain dp --tf train input.json
   train one tf_hvd run -np 1 --as-horovod dp --tf train input.json
   train two tf_hvd run -np 2 --as-horovod dp --tf train input.json
   train mpirun mpirun -np 2 -x "PYTHONPATH=${path}" dp --tf train input.json
 
-  check "two ranks are two ranks" grep -q "World Size: *2" "${WORK}/two/log" "${WORK}/mpirun/log"
-  check "one rank does what DeePMD-kit does alone" compare close alone one
-  check "two ranks with the same frames do what one does" compare close one two
+  check "two ranks form one job" grep -q "World Size: *2" "${WORK}/two/log" "${WORK}/mpirun/log"
+  check "one rank gives DeePMD-kit's own result" compare close plain one
+  check "two ranks with the same frames give the result of one" compare close one two
   check "tf_hvd run and mpirun: the same numbers" compare exact two mpirun
 
   cd "${WORK}/two"
@@ -74,9 +75,9 @@ main() {
   check "tf_hvd strip-ops" strip
   check "dp freeze" dp --tf freeze -c model.ckpt -o frozen.pb
   sed 's/"numb_steps": 200/"numb_steps": 250/' input.json > longer.json
-  check "training goes on" tf_hvd run -np 2 --as-horovod dp --tf train --restart model.ckpt-200 longer.json
-  check "from where it was" test -e model.ckpt-250.meta
-  # The frozen model is for machines that have no tf_hvd.
+  check "training continues" tf_hvd run -np 2 --as-horovod dp --tf train --restart model.ckpt-200 longer.json
+  check "from the last checkpoint" test -e model.ckpt-250.meta
+  # The frozen model must work on machines without tf_hvd.
   pip uninstall --quiet --yes tf_hvd
   check "tf_hvd is gone" python -c 'import importlib.util as u; assert not u.find_spec("tf_hvd")'
   check "dp test" dp --tf test -m frozen.pb -s system

@@ -1,7 +1,7 @@
-"""Whether trainings came to the same: compares the lines of DeePMD-kit's lcurve.out.
+"""Compares the results of two trainings: the lines of DeePMD-kit's lcurve.out.
 
-python compare_curves.py exact|close ONE OTHER: `exact` wants the same numbers, `close` those of
-sums in another order. Either wants that the error has become less than a tenth of what it was.
+python compare_curves.py exact|close ONE OTHER: `exact` requires the same numbers; `close` allows
+for a different order of sums. Both require that the error dropped to less than a tenth.
 """
 
 import sys
@@ -10,7 +10,7 @@ import numpy as np
 
 
 def main(kind: str, one: str, other: str) -> int:
-    """The exit code: 0 if they are the same."""
+    """Return the exit code: 0 if they are the same."""
     curves = [np.loadtxt(name) for name in (one, other)]
     print(f"rmse {curves[0][0, 1]:g} -> {curves[0][-1, 1]:g} and {curves[1][-1, 1]:g}")
     if any(curve[-1, 1] > curve[0, 1] / 10 for curve in curves):

@@ -1,9 +1,9 @@
-"""Writes a small system for DeePMD-kit: clusters of atoms with energies and forces that are exact.
+"""Writes a small system for DeePMD-kit: clusters of atoms with exact energies and forces.
 
 python tests/clients/deepmd_system.py FOLDER writes FOLDER/system, in DeePMD-kit's npy form, and
 FOLDER/input.json. Energies are sums over pairs of k (r - r0)^2 / 2, in eV; lengths are in
 Angstrom. Each step takes the whole system, and the learning rate does not grow with the number of
-ranks: so two ranks, of which each has the same frames, must do what one does.
+ranks. So two ranks with the same frames must give the result of one.
 """
 
 import json
@@ -20,13 +20,13 @@ def energies_and_forces(places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     apart = places[:, :, None] - places[:, None, :]
     lengths = np.sqrt((apart**2).sum(-1)) + np.eye(ATOMS) * LENGTH
     stretched = lengths - LENGTH
-    energies = STIFFNESS / 4 * (stretched**2).sum((1, 2))  # each pair stands there twice
+    energies = STIFFNESS / 4 * (stretched**2).sum((1, 2))  # each pair occurs twice
     forces = -(STIFFNESS * stretched / lengths)[..., None] * apart
     return energies, forces.sum(2)
 
 
 def write(folder: pathlib.Path, steps: int) -> None:
-    """Writes the system and the input of a training of so many steps."""
+    """Write the system and the input of a training run of `steps` steps."""
     random = np.random.default_rng(1)
     start = random.normal(size=(ATOMS, 3)) * LENGTH / 2
     places = start + random.normal(size=(FRAMES, ATOMS, 3)) * 0.2

@@ -19,8 +19,8 @@
 namespace tf_hvd {
 namespace {
 
-// The reference: one element at a time, conversions by the definition of the
-// formats, with std::ldexp and std::nearbyint.
+// The reference: one element at a time, with conversions by the definition of
+// the formats, using std::ldexp and std::nearbyint.
 
 struct Format {
   int mantissa_bits;
@@ -56,7 +56,7 @@ uint16_t Encode(Format format, double value) {
   // In units of the last place; nearbyint rounds to even.
   const double units =
       std::nearbyint(std::ldexp(magnitude, format.mantissa_bits - exponent));
-  // With the hidden bit as part of the number a carry moves the exponent.
+  // With the hidden bit included, a carry moves the exponent.
   const uint32_t bits =
       (static_cast<uint32_t>(exponent + bias - 1) << format.mantissa_bits) +
       static_cast<uint32_t>(units);
@@ -81,8 +81,8 @@ void CheckAllToFloat(Format format, float (*convert)(uint16_t)) {
   }
 }
 
-// Every value of the format, the middle to the next one, and the floats next
-// to each of these.
+// Every value of the format, the midpoint to the next value, and the floats
+// adjacent to each of these.
 void CheckAllFromFloat(Format format, uint16_t (*convert)(float)) {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     const auto half = static_cast<uint16_t>(bits);
@@ -120,7 +120,7 @@ TEST(HalfFloat, HalfOverflowsAtTheMiddle) {
   EXPECT_EQ(FloatToHalf(-1e30f), 0xfc00);
 }
 
-TEST(HalfFloat, NansStayNansWhateverTheirBits) {
+TEST(HalfFloat, NansStayNansForAllBits) {
   for (uint32_t low = 1; low < 0x800000; low = low * 2 + 1) {
     for (const uint32_t sign : {0u, 0x80000000u}) {
       const float nan = FloatOfBits(sign | 0x7f800000u | low);
@@ -210,7 +210,7 @@ bool Same(std::complex<T> a, std::complex<T> b) {
   return Same(a.real(), b.real()) && Same(a.imag(), b.imag());
 }
 
-// How the reference sees a stored type: converted to and from `Value`.
+// Conversion of a stored type to and from `Value` in the reference.
 template <typename S, typename V>
 struct Model {
   using Stored = S;
@@ -320,7 +320,7 @@ TEST(BufferOps, Complex128) {
   CheckNumbers(DType::kComplex128, Plain<std::complex<double>>(), kUnordered);
 }
 
-// As NumPy has it; of the last std::complex would make an infinity.
+// As in NumPy; for the last one std::complex would give an infinity.
 TEST(BufferOps, ProductsOfInfiniteComplexNumbers) {
   using Complex = std::complex<double>;
   constexpr double kInf = std::numeric_limits<double>::infinity();
@@ -338,7 +338,7 @@ TEST(BufferOps, ProductsOfInfiniteComplexNumbers) {
   }
 }
 
-TEST(BufferOps, BoolIsAndOrWhateverTheScales) {
+TEST(BufferOps, BoolIgnoresScales) {
   const std::vector<uint8_t> a = {0, 0, 1, 1, 2, 4};
   const std::vector<uint8_t> b = {0, 1, 0, 1, 1, 0};
   for (const ReduceOp op :
@@ -356,7 +356,7 @@ TEST(BufferOps, BoolIsAndOrWhateverTheScales) {
   }
 }
 
-TEST(BufferOps, WhatIsNotReducible) {
+TEST(BufferOps, UnsupportedOperationsAreNotReducible) {
   EXPECT_FALSE(IsReducible(DType::kBool, ReduceOp::kAverage));
   for (const DType dtype : {DType::kComplex64, DType::kComplex128}) {
     EXPECT_FALSE(IsReducible(dtype, ReduceOp::kMin));
@@ -368,7 +368,7 @@ TEST(BufferOps, WhatIsNotReducible) {
   EXPECT_FALSE(IsReducible(static_cast<DType>(kDTypeCount), ReduceOp::kSum));
 }
 
-TEST(BufferOps, NoInputIsZeros) {
+TEST(BufferOps, NullInputGivesZeros) {
   for (int number = 0; number < kDTypeCount; ++number) {
     const auto dtype = static_cast<DType>(number);
     std::vector<char> accumulator(7 * SizeOf(AccumulatorOf(dtype)), 'x');
@@ -377,7 +377,7 @@ TEST(BufferOps, NoInputIsZeros) {
   }
 }
 
-// From any element of a line on, and not one byte more.
+// From any element of a line on, and not one byte beyond the end.
 TEST(BufferOps, StreamedResultsAreTheSameBits) {
   constexpr size_t kRoom = 3 * 64;
   std::mt19937_64 random(1);
@@ -426,7 +426,7 @@ TEST(BufferOps, ThreadsThatFlushDenormalsGetTheSameBits) {
     Accumulate(DType::kFloat32, ReduceOp::kSum, sum.data(), denormals.data(),
                64, 1.0);
     LoadAccumulator(DType::kFloat16, values.data(), halves.data(), 64, 1.0);
-    EXPECT_TRUE(flushed.flushes());  // the thread's setting is back
+    EXPECT_TRUE(flushed.flushes());  // the thread's setting is restored
   }
   EXPECT_EQ(sum, std::vector<uint32_t>(64, 10));
   EXPECT_EQ(values, std::vector<float>(64, std::ldexp(3.0f, -24)));

@@ -16,7 +16,7 @@ std::string Name(const DeviceCode* code) {
          std::to_string(code->minor);
 }
 
-// In no order: what is chosen does not depend on it.
+// In arbitrary order: the choice does not depend on it.
 constexpr DeviceCode kSome[] = {
     {9, 0, false, nullptr, 0}, {8, 6, false, nullptr, 0},
     {8, 0, true, nullptr, 0},  {8, 0, false, nullptr, 0},
@@ -28,37 +28,37 @@ std::string Choose(int major, int minor) {
   return Name(ChooseCode(kSome, sizeof(kSome) / sizeof(*kSome), major, minor));
 }
 
-TEST(ChooseCode, TheDevicesOwn) {
-  EXPECT_EQ(Choose(8, 0), "8.0");  // rather than PTX of as much
+TEST(ChooseCode, PrefersTheDevicesMachineCode) {
+  EXPECT_EQ(Choose(8, 0), "8.0");  // rather than PTX of the same version
   EXPECT_EQ(Choose(8, 6), "8.6");
   EXPECT_EQ(Choose(9, 0), "9.0");
   EXPECT_EQ(Choose(12, 0), "12.0");
 }
 
-TEST(ChooseCode, OfTheSameMajorNumberAndTheNextLowerMinorOne) {
-  EXPECT_EQ(Choose(8, 5), "8.0");  // rather than PTX of more
+TEST(ChooseCode, FallsBackToTheNextLowerMinorNumber) {
+  EXPECT_EQ(Choose(8, 5), "8.0");  // rather than PTX of a later version
   EXPECT_EQ(Choose(8, 9), "8.6");
   EXPECT_EQ(Choose(9, 2), "9.0");
   EXPECT_EQ(Choose(12, 1), "12.0");
 }
 
-TEST(ChooseCode, NewestPtxWhereNoMachineCodeWillDo) {
+TEST(ChooseCode, OtherwiseTheNewestPtx) {
   EXPECT_EQ(Choose(10, 0), "ptx 8.3");
   EXPECT_EQ(Choose(10, 3), "ptx 10.3");
   EXPECT_EQ(Choose(11, 0), "ptx 10.3");
   EXPECT_EQ(Choose(13, 0), "ptx 10.3");
 }
 
-TEST(ChooseCode, NothingOlderThanAll) {
+TEST(ChooseCode, NothingForOlderDevices) {
   EXPECT_EQ(Choose(7, 5), "none");
   EXPECT_EQ(Choose(3, 9), "none");
 }
 
-TEST(ChooseCode, NothingOfNothing) {
+TEST(ChooseCode, NullWithoutCodes) {
   EXPECT_EQ(ChooseCode(kSome, 0, 9, 0), nullptr);
 }
 
-TEST(DeviceCodes, TheArchitecturesThatTheWheelIsFor) {
+TEST(DeviceCodes, CoverTheArchitecturesOfTheWheel) {
   size_t count = 0;
   const DeviceCode* const codes = DeviceCodes(&count);
   if (count == 0) GTEST_SKIP() << "a build without NVRTC";
@@ -68,7 +68,7 @@ TEST(DeviceCodes, TheArchitecturesThatTheWheelIsFor) {
             "6.0; 7.0; 7.5; 8.0; 8.6; 8.9; 9.0; 10.0; 10.3; 12.0; ptx 9.0; ");
 }
 
-TEST(DeviceCodes, AreWhatTheDriverLoads) {
+TEST(DeviceCodes, CanBeLoadedByTheDriver) {
   constexpr char kElf[] = "\177ELF";
   size_t count = 0;
   const DeviceCode* const codes = DeviceCodes(&count);
@@ -91,7 +91,7 @@ TEST(DeviceCodes, AreWhatTheDriverLoads) {
   }
 }
 
-TEST(DeviceImage, IsTheImageOfWhatIsChosen) {
+TEST(DeviceImage, IsTheImageOfTheChosenCode) {
   size_t count = 0;
   const DeviceCode* const codes = DeviceCodes(&count);
   for (size_t i = 0; i < count; ++i) {

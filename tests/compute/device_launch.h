@@ -1,5 +1,5 @@
-// Launches of the kernels of device_moves.h on the host, over memory that is
-// looked at byte by byte, and what buffer_ops makes of the same elements.
+// Launches of the kernels of device_moves.h on the host, with every byte of
+// memory checked, and the results of buffer_ops for the same elements.
 #ifndef TF_HVD_TESTS_COMPUTE_DEVICE_LAUNCH_H_
 #define TF_HVD_TESTS_COMPUTE_DEVICE_LAUNCH_H_
 
@@ -22,19 +22,19 @@
 
 namespace tf_hvd {
 
-// What a kernel does, by its name.
+// A kernel's task, from its name.
 struct Meaning {
   bool copies;
   DType from;
   DType to;
-  bool compresses = false;  // scales in the half precision alone
+  bool compresses = false;  // scales only in the half precision
 };
 
 inline DType DTypeCalled(const std::string& name) {
   for (int i = 0; i < kDTypeCount; ++i) {
     if (name == NameOf(static_cast<DType>(i))) return static_cast<DType>(i);
   }
-  ADD_FAILURE() << "there is no type " << name;
+  ADD_FAILURE() << "unknown type " << name;
   return DType::kUint8;
 }
 
@@ -66,8 +66,8 @@ struct Factors {
   double divisor;
 };
 
-// Casts are made without a factor too. A factor of 1 alone is not a reason to
-// launch what scales: see Scaling::needed.
+// Casts also run without a factor. A factor of 1 by itself does not require a
+// kernel that scales: see Scaling::needed.
 inline std::vector<Factors> FactorsFor(const Meaning& meaning) {
   if (meaning.copies || meaning.from == DType::kBool) return {{1, 1}};
   std::vector<Factors> all = {{0.1, 1}, {-3, 1}, {0x1p-20, 1}, {1e30, 1}};
@@ -78,7 +78,7 @@ inline std::vector<Factors> FactorsFor(const Meaning& meaning) {
   return all;
 }
 
-// What has been multiplied has no NaNs that signal.
+// A product never is a signalling NaN.
 inline void QuietNans(std::string* floats) {
   for (size_t at = 0; at < floats->size(); at += sizeof(float)) {
     float value;
@@ -89,7 +89,7 @@ inline void QuietNans(std::string* floats) {
   }
 }
 
-// Cast and scaled, one after the other.
+// A cast followed by scaling.
 inline std::string Compressed(const Meaning& meaning, const char* input,
                               int64_t count, const Factors& factors) {
   const auto size = static_cast<size_t>(count);
@@ -111,7 +111,7 @@ inline std::string Compressed(const Meaning& meaning, const char* input,
   return narrows ? halves : floats;
 }
 
-// `count` elements as buffer_ops converts and scales them; a null input stands
+// `count` elements as converted and scaled by buffer_ops; a null input stands
 // for zeros.
 inline std::string Reference(const SoftwareKernel& kernel, const char* input,
                              int64_t count, const Factors& factors) {
@@ -131,7 +131,7 @@ inline std::string Reference(const SoftwareKernel& kernel, const char* input,
     if (scaled) QuietNans(&result);
     return result;
   }
-  // A cast to a half precision begins with what it is accumulated in.
+  // A cast to a half precision starts from its accumulation type.
   std::string values(input, static_cast<size_t>(count) * kernel.input_bytes);
   if (meaning.from == meaning.to) {
     values.resize(static_cast<size_t>(count) *
@@ -160,15 +160,15 @@ void AppendFloats(std::vector<std::string>* values) {
              T{65504}, T{65520}, T{0x1p-24}, T{0x1p-25}, T{3.3895e38f}});
 }
 
-// What is likely to go wrong, as bytes of the type.
+// Edge cases, as bytes of the type.
 inline std::vector<std::string> SpecialValues(const Meaning& meaning) {
   std::vector<std::string> values;
   if (meaning.copies) return values;
   switch (meaning.from) {
     case DType::kFloat16:
     case DType::kBfloat16:
-      // Zero, the least and the largest denormal, numbers, infinity and NaN of
-      // float16, then of bfloat16; each with its negative.
+      // Zero, the smallest and the largest denormal, numbers, infinity and NaN
+      // of float16, then of bfloat16; each also negated.
       for (const int bits : {0, 1, 0x3ff, 0x400, 0x3c00, 0x7bff, 0x7c00, 0x7e01,
                              0x7f, 0x80, 0x3f80, 0x7f7f, 0x7f80, 0x7fc1}) {
         Append<uint16_t>(&values, {static_cast<uint16_t>(bits),
@@ -184,7 +184,7 @@ inline std::vector<std::string> SpecialValues(const Meaning& meaning) {
     default:
       break;
   }
-  // Of integers the ends of the range, and what lies next to them.
+  // For integers: the ends of the range and their neighbours.
   const size_t bytes = SizeOf(meaning.from);
   for (const uint64_t value : {uint64_t{0}, uint64_t{1}, uint64_t{2},
                                ~uint64_t{0}, ~uint64_t{0} - 1}) {
@@ -198,7 +198,7 @@ inline std::vector<std::string> SpecialValues(const Meaning& meaning) {
 
 struct Row {
   int64_t count;
-  int in_offset = 0;  // elements behind an address that all are aligned to
+  int in_offset = 0;  // elements after an address to which all are aligned
   int out_offset = 0;
   bool zeros = false;
 };
@@ -223,7 +223,7 @@ class AlignedBytes {
   size_t bytes_;
 };
 
-// One launch: rows with guards between them, in an order of its own in the
+// One launch: rows with guards between them, placed in different orders in the
 // memory of inputs and of outputs.
 class Launch {
  public:
@@ -275,7 +275,7 @@ class Launch {
     }
   }
 
-  // What `memory`, which rows write to, is to hold afterwards.
+  // The expected contents of `memory`, which rows write to.
   std::string Expected(AlignedBytes* memory) {
     std::string expected = memory->text();
     for (size_t i = 0; i < rows_.size(); ++i) {
@@ -288,7 +288,7 @@ class Launch {
     return expected;
   }
 
-  // Runs it and looks at all memory.
+  // Runs the launch and checks all memory.
   void Check(int threads) {
     const std::string inputs = inputs_.text();
     const std::string expected = Expected(&outputs_);
@@ -312,7 +312,7 @@ class Launch {
     return bytes;
   }
 
-  // Where a row lies; `at` moves on behind it.
+  // The address of a row; moves `at` to the address after the row.
   static void* Place(const Row& row, int offset, size_t element, char** at) {
     char* const place = *at + static_cast<size_t>(offset) * element;
     const size_t bytes = static_cast<size_t>(row.count + offset) * element;
@@ -320,7 +320,7 @@ class Launch {
     return place;
   }
 
-  // Any bits, among them those that are special.
+  // Random bits, including special values.
   void Draw(char* input, int64_t count) {
     const auto special = SpecialValues(MeaningOf(kernel_));
     const size_t bytes = kernel_.input_bytes;

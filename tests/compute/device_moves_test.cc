@@ -1,5 +1,6 @@
-// The kernels of device_moves.h on the host, block by block and thread by
-// thread, compared to the bit with what buffer_ops makes of the same elements.
+// Runs the kernels of device_moves.h on the host, block by block and thread by
+// thread, and compares their bits with the results of buffer_ops for the same
+// elements.
 #include "compute/device_moves.h"
 
 #include <gtest/gtest.h>
@@ -52,7 +53,7 @@ std::vector<Row> TinyRows() {
   return rows;
 }
 
-TEST(DeviceMoves, ThereIsAKernelForEachNumber) {
+TEST(DeviceMoves, EachNumberHasAKernel) {
   EXPECT_EQ(SoftwareKernels().size(), 25u);
   for (int i = 0; i < kDTypeCount; ++i) {
     const auto dtype = static_cast<DType>(i);
@@ -73,11 +74,11 @@ TEST(DeviceMoves, OneRowOfManyTiles) {
 
 TEST(DeviceMoves, TilesOfOneElement) { CheckAll({{3}, {0}, {20, 1, 1}}, 1); }
 
-TEST(DeviceMoves, EmptyRowsAtEachPlace) {
+TEST(DeviceMoves, EmptyRowsAtEachPosition) {
   CheckAll({{0}, {0}, {64, 1}, {0}, {0}, {0, 1, 1}, {65}, {0}, {1}, {0}}, 64);
 }
 
-TEST(DeviceMoves, NothingButEmptyRows) {
+TEST(DeviceMoves, OnlyEmptyRows) {
   for (const SoftwareKernel& kernel : SoftwareKernels()) {
     Launch launch(kernel, {{0}, {0}}, 8, {1, 1});
     EXPECT_EQ(launch.tiles(), 0);
@@ -93,8 +94,8 @@ TEST(DeviceMoves, NullInputsGiveZeros) {
   CheckAll(rows, 64);
 }
 
-// As on the CPU: what a rank that has joined gives is no -0 and, with an
-// infinite factor, no NaN.
+// As on the CPU: the zeros of a rank that has joined do not become -0, nor NaN
+// with an infinite factor.
 TEST(DeviceMoves, ZerosOfNullInputsAreNotScaled) {
   for (const Factors& factors : {Factors{-1, 1}, Factors{HUGE_VAL, 1}}) {
     for (const SoftwareKernel& kernel : SoftwareKernels()) {
@@ -105,7 +106,7 @@ TEST(DeviceMoves, ZerosOfNullInputsAreNotScaled) {
   }
 }
 
-// What is written twice is scaled twice.
+// An element that is written twice is scaled twice.
 TEST(DeviceMoves, InPlace) {
   for (const SoftwareKernel& kernel : SoftwareKernels()) {
     if (kernel.input_bytes != kernel.output_bytes) continue;
@@ -118,8 +119,8 @@ TEST(DeviceMoves, InPlace) {
   }
 }
 
-// By whom each byte is written: a byte that keeps its value whatever that was
-// is not.
+// Records the writer of each byte: a byte that keeps its value regardless of
+// the initial value was not written.
 void CountWrites(const SoftwareKernel& kernel, Launch* launch, int threads,
                  std::vector<int>* writes) {
   AlignedBytes* const outputs = launch->outputs();
@@ -161,7 +162,7 @@ TEST(DeviceMoves, EachByteIsWrittenByOneThreadOfOneTile) {
   }
 }
 
-// Addresses without memory until they are touched.
+// Addresses without memory until touched.
 class SparseMemory {
  public:
   explicit SparseMemory(size_t bytes) : bytes_(bytes) {
@@ -181,7 +182,7 @@ class SparseMemory {
   void* memory_;
 };
 
-TEST(DeviceMoves, OneRowOfMoreThan32BitsCount) {
+TEST(DeviceMoves, OneRowLongerThan32Bits) {
   constexpr int64_t kElements = (int64_t{1} << 32) + 1000;
   constexpr int64_t kTile = 512;
   for (const char* name : {"tf_hvd_copy_1", "tf_hvd_scale_int16"}) {
@@ -210,8 +211,8 @@ TEST(DeviceMoves, OneRowOfMoreThan32BitsCount) {
   }
 }
 
-// Rows before the tile are looked at by their ends alone.
-TEST(DeviceMoves, SmallRowsBehindHugeOnes) {
+// Only the ends of the rows before the tile are read.
+TEST(DeviceMoves, SmallRowsAfterHugeOnes) {
   constexpr int64_t kHuge = (int64_t{1} << 40) + 3;
   for (const SoftwareKernel& kernel : SoftwareKernels()) {
     SCOPED_TRACE(kernel.name);

@@ -1,4 +1,4 @@
-// The kernels of device_sums.h on the host, block by block and thread by
+// Runs the kernels of device_sums.h on the host, block by block and thread by
 // thread.
 #include "compute/device_sums.h"
 
@@ -21,7 +21,8 @@ namespace {
 template <typename T>
 std::vector<T> Launch(const std::string& kernel, const std::vector<T>& vectors,
                       size_t count, int64_t blocks, int threads) {
-  std::vector<T> sums(count, T{77});  // other values than those that are due
+  // values that differ from the expected ones
+  std::vector<T> sums(count, T{77});
   const SumArguments arguments{vectors.data(), sums.data(),
                                static_cast<int64_t>(vectors.size() / count),
                                static_cast<int64_t>(count)};
@@ -35,7 +36,7 @@ std::vector<T> Launch(const std::string& kernel, const std::vector<T>& vectors,
     }
     return sums;
   }
-  ADD_FAILURE() << "there is no " << kernel;
+  ADD_FAILURE() << "no kernel named " << kernel;
   return sums;
 }
 
@@ -45,7 +46,7 @@ bool SameBits(const std::vector<T>& a, const std::vector<T>& b) {
          std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 
-// Any bits, for integers, and numbers whose sums round.
+// Random bits for integers; for floats, numbers with sums that round.
 template <typename T>
 void CheckRandom(const std::string& kernel) {
   constexpr size_t kRanks = 7;
@@ -77,7 +78,7 @@ TEST(DeviceSums, OfUint64) { CheckRandom<uint64_t>("tf_hvd_sum_uint64"); }
 TEST(DeviceSums, OfFloat32) { CheckRandom<float>("tf_hvd_sum_float32"); }
 TEST(DeviceSums, OfFloat64) { CheckRandom<double>("tf_hvd_sum_float64"); }
 
-// 1e8 swallows each 1 that is added to it, so that the order shows.
+// 1e8 absorbs each 1 that is added to it, so the result depends on the order.
 TEST(DeviceSums, VectorsAreAddedInTheirOrder) {
   for (size_t ranks = 2; ranks < 12; ++ranks) {
     std::vector<float> first(ranks, 1.0f);

@@ -1,4 +1,4 @@
-// A thread that flushes denormals to zero, as TensorFlow's do.
+// Makes a thread flush denormals to zero, like TensorFlow's threads.
 #ifndef TF_HVD_TESTS_COMPUTE_FLUSHED_DENORMALS_H_
 #define TF_HVD_TESTS_COMPUTE_FLUSHED_DENORMALS_H_
 
@@ -8,8 +8,8 @@
 
 namespace tf_hvd {
 
-// So is its thread for as long as it lives; where that is not known how, as it
-// was.
+// Makes its thread flush denormals while it exists. On processors where the
+// method is unknown, nothing changes.
 class FlushedDenormals {
  public:
   FlushedDenormals(const FlushedDenormals&) = delete;
@@ -19,7 +19,7 @@ class FlushedDenormals {
   FlushedDenormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | kModes); }
   ~FlushedDenormals() { _mm_setcsr(before_); }
 
-  // Whether it still is.
+  // Whether the thread still flushes.
   bool flushes() const { return (_mm_getcsr() & kModes) == kModes; }
 
  private:

@@ -1,5 +1,5 @@
-// Every variant that this processor can run gives what the loops of
-// buffer_ops_cpu.cc give one after the other.
+// Every variant that this processor supports gives the results of the loops of
+// buffer_ops_cpu.cc in sequence.
 #include "compute/fused_loops.h"
 
 #include <gtest/gtest.h>
@@ -51,8 +51,8 @@ void Check(const FusedVariant& variant, DType dtype, ReduceOp op,
   EXPECT_EQ(FirstDifference(dtype, {inputs[0].data(), bytes}, wanted), -1);
 }
 
-// From any byte to any byte, and not one more.
-TEST(FusedLoops, EveryVariantStreamsJustTheseBytes) {
+// From any byte to any byte, and not one beyond the end.
+TEST(FusedLoops, EveryVariantStreamsExactlyTheBytes) {
   constexpr size_t kRoom = 1024;
   std::vector<char> from(kRoom);
   for (size_t i = 0; i < kRoom; ++i) from[i] = static_cast<char>(i % 251 + 1);
@@ -93,7 +93,7 @@ TEST(FusedLoops, EveryVariantGivesTheSameBits) {
   }
 }
 
-TEST(FusedLoops, TheBaselineIsAlwaysThere) {
+TEST(FusedLoops, TheBaselineIsAlwaysAvailable) {
   EXPECT_STREQ(FusedVariants().back().name, "baseline");
   EXPECT_TRUE(FusedVariants().back().supported());
   EXPECT_NE(FusedLoopOf(DType::kFloat32, ReduceOp::kSum, kQuotient), nullptr);

@@ -1,6 +1,6 @@
-// Comparing results to the bit, but for the bits of NaNs: which of two NaNs a
+// Compares results bit by bit, except for the bits of NaNs. Which of two NaNs a
 // sum keeps depends on the order in which a compiler writes its operands, and
-// so on the processor that the code is for.
+// so on the target processor.
 #ifndef TF_HVD_TESTS_COMPUTE_NAN_AWARE_H_
 #define TF_HVD_TESTS_COMPUTE_NAN_AWARE_H_
 
@@ -15,7 +15,7 @@
 
 namespace tf_hvd {
 
-// Of numbers; the parts of a complex number count one by one.
+// For numbers; the parts of a complex number count separately.
 inline size_t PartBytes(DType dtype) {
   const bool complex =
       dtype == DType::kComplex64 || dtype == DType::kComplex128;
@@ -43,8 +43,8 @@ inline bool IsNan(DType dtype, const char* part) {
   }
 }
 
-// The first byte of the first number of `got` that is not the one of
-// `expected`; -1 if there is none.
+// The first byte of the first number of `got` that differs from `expected`; -1
+// if none does.
 inline int64_t FirstDifference(DType dtype, std::string_view got,
                                std::string_view expected) {
   if (got.size() != expected.size()) return 0;

@@ -1,4 +1,4 @@
-// What factors and averages do to numbers of each type (compute/scaling.h).
+// Factors and averages of numbers of each type (compute/scaling.h).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -37,7 +37,7 @@ TEST(Scaling, AverageOfEqualIntegersIsThatInteger) {
   }
 }
 
-// 41 * (1.0f / 41) is less than 1 as well.
+// 41 * (1.0f / 41) is also less than 1.
 template <typename T>
 void CheckAverageOfEqual(DType dtype, const std::vector<T>& numbers) {
   for (int count = 1; count <= 300; ++count) {
@@ -54,7 +54,7 @@ TEST(Scaling, AverageOfEqualNumbersIsThatNumber) {
   CheckAverageOfEqual<float>(DType::kFloat32, {1.0f, -0.375f});
   CheckAverageOfEqual<double>(DType::kFloat64, {1.0, -0.375});
   CheckAverageOfEqual<std::complex<float>>(DType::kComplex64, {{1.0f, -2.5f}});
-  const float sum = 41.0f;  // of halves, in what they are added up in
+  const float sum = 41.0f;  // a sum of halves, in the type of the partial sums
   uint16_t half = 0;
   StoreAccumulator(DType::kFloat16, &half, &sum, 1, 1.0, 41.0);
   EXPECT_EQ(HalfToFloat(half), 1.0f);
@@ -62,7 +62,7 @@ TEST(Scaling, AverageOfEqualNumbersIsThatNumber) {
   EXPECT_EQ(BfloatToFloat(half), 1.0f);
 }
 
-TEST(Scaling, FactorsAreRoundedToTheTypeThatIsComputedIn) {
+TEST(Scaling, FactorsAreRoundedToTheComputationType) {
   const double factor = 0.1;
   const float number = 9.0f;
   ASSERT_NE(number * 0.1f, static_cast<float>(number * factor));
@@ -75,7 +75,7 @@ TEST(Scaling, FactorsAreRoundedToTheTypeThatIsComputedIn) {
   double product = 0;
   LoadAccumulator(DType::kFloat64, &product, &wide, 1, factor);
   EXPECT_EQ(product, wide * factor);
-  // In float32 0.7 is less, and the product 6.
+  // In float32, 0.7 is less and the product is 6.
   const int32_t ten = 10;
   int32_t seven = 0;
   LoadAccumulator(DType::kInt32, &seven, &ten, 1, 0.7);
@@ -89,8 +89,8 @@ TEST(Scaling, BoolIsNotDivided) {
   EXPECT_EQ(result, 1);
 }
 
-// Where both have the same bits, denormals and all, the cheaper one.
-TEST(Scaling, AverageIsAQuotientOrAProductOfTheSameBits) {
+// If both give the same bits, including denormals, the cheaper one is used.
+TEST(Scaling, AverageIsAQuotientOrAnEqualProduct) {
   ReduceOptions options;
   options.op = ReduceOp::kAverage;
   const ReduceOptions of_three = AverageAsSum(options, 3);

@@ -1,4 +1,4 @@
-"""Makes the image of containers/tf_hvd.def without a container engine: debootstrap and chroot.
+"""Builds the image of containers/tf_hvd.def with debootstrap and chroot, without an engine.
 
 python tests/containers/image.py FOLDER runs the file's %files, %post and %test.
 """
@@ -20,27 +20,28 @@ from collections.abc import Mapping, Sequence
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DEFINITION = ROOT / "containers" / "tf_hvd.def"
 MIRROR = "http://deb.debian.org/debian"
-# What %post needs of this machine to reach Debian and PyPI; copies, for the image may change them.
+# Files of this machine that %post needs to reach Debian and PyPI; copied, since the image may
+# change them.
 _OF_THE_MACHINE = ("/etc/resolv.conf", "/etc/hosts")
 _TRUSTED = "/run/trusted.crt"
 
 
 def why_not() -> str:
-    """Why this machine cannot make an image; empty if it can."""
+    """Why this machine cannot build an image; empty if it can."""
     if os.geteuid() != 0:
-        return "only root may make an image"
+        return "only root can build an image"
     missing = [tool for tool in ("debootstrap", "chroot", "unshare") if not shutil.which(tool)]
     return f"missing: {', '.join(missing)}" if missing else ""
 
 
 def sections(text: str) -> dict[str, str]:
-    """The sections of a definition by name; its header has the name `header`."""
+    """The sections of a definition by name; the header is named `header`."""
     pieces = re.split(r"^%(\w+)\n", "%header\n" + text, flags=re.MULTILINE)
     return dict(zip(pieces[1::2], pieces[2::2], strict=True))
 
 
 def release_of(header: str) -> str:
-    """The release of Debian that the base image has, by name."""
+    """The name of the base image's Debian release."""
     names = {"12": "bookworm", "13": "trixie"}
     found = re.search(r"^Bootstrap: docker\nFrom: debian:(\d+)-slim$", header, flags=re.MULTILINE)
     if not found:
@@ -61,7 +62,7 @@ def _copy_files(lines: str, root: pathlib.Path) -> None:
 
 
 def enter(root: pathlib.Path, command: Sequence[str]) -> list[str]:
-    """A command in the image, in mount and process namespaces of its own."""
+    """The command line that runs a command in the image, in new mount and process namespaces."""
     mounts = [f"mount -t proc proc {root}/proc", f"mount --rbind /dev {root}/dev"]
     script = "; ".join(["set -e", *mounts, f'exec chroot {root} "$@"'])
     namespaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
@@ -69,13 +70,13 @@ def enter(root: pathlib.Path, command: Sequence[str]) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """What a container's first process has, and what pip needs to reach its index here."""
+    """The environment of a container's first process, plus pip's settings for its index here."""
     path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     return {"PATH": path, "HOME": "/root", "TF_CPP_MIN_LOG_LEVEL": "3", "PIP_CERT": _TRUSTED}
 
 
 def run(root: pathlib.Path, script: str, environ: Mapping[str, str] | None = None) -> None:
-    """Runs a section's text as Apptainer does: by sh, ended by the first error."""
+    """Run a section's text as Apptainer does, with sh, up to the first error."""
     command = enter(root, ["/bin/sh", "-ec", script])
     done = subprocess.run(
         command,
@@ -91,7 +92,7 @@ def run(root: pathlib.Path, script: str, environ: Mapping[str, str] | None = Non
 
 
 def make(root: pathlib.Path) -> None:
-    """The image: its base, %files and %post."""
+    """Build the image: its base, %files and %post."""
     parts = sections(DEFINITION.read_text())
     release = release_of(parts["header"])
     command = ["debootstrap", "--variant=minbase", release, str(root), MIRROR]
@@ -105,12 +106,12 @@ def make(root: pathlib.Path) -> None:
 
 
 def test(root: pathlib.Path) -> None:
-    """The definition's own test."""
+    """Run the definition's %test."""
     run(root, sections(DEFINITION.read_text())["test"])
 
 
 def variables(root: pathlib.Path) -> dict[str, str]:
-    """What %environment gives a program."""
+    """The variables that %environment sets."""
     exports = sections(DEFINITION.read_text())["environment"] + "\nenv -0"
     command = enter(root, ["/bin/sh", "-ec", exports])
     told = subprocess.run(command, env=environment(), check=True, capture_output=True, text=True)
@@ -119,9 +120,11 @@ def variables(root: pathlib.Path) -> dict[str, str]:
 
 
 def main() -> int:
-    """Makes an image and tests it."""
+    """Build an image and test it."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("folder", type=pathlib.Path, help="a new one")
+    parser.add_argument(
+        "folder", type=pathlib.Path, help="folder for the image, which must not exist"
+    )
     options = parser.parse_args()
     reason = why_not()
     if reason:

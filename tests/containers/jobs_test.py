@@ -1,4 +1,4 @@
-"""The images and the jobs of containers/: an image is made, and they are run in it."""
+"""The image and the jobs of containers/: builds the image and runs the jobs in it."""
 
 import importlib
 import os
@@ -53,7 +53,7 @@ def resources(name):
 
 
 @pytest.mark.timeout(600)
-def test_the_definition_passes_its_own_test(root):
+def test_definition_passes_its_test(root):
     image.test(root)
     assert image.variables(root)["PATH"].startswith("/opt/tf_hvd/bin:")
 
@@ -80,9 +80,9 @@ def test_a_trainjob(root, program, tmp_path):
 
 
 def test_a_launcher_outside_the_container(root, program, run_to_end, mpi_library):
-    """As on clusters: the machine's mpirun starts a container for each rank."""
+    """As on clusters, the machine's mpirun starts a container for each rank."""
     pairs = [f"{name}={text}" for name, text in image.variables(root).items()]
-    # Apptainer shares /tmp, where a launcher has its sockets, and /dev.
+    # Apptainer shares /dev and /tmp, which has the launcher's sockets.
     shared = [f"mount --rbind {folder} {root}{folder}" for folder in ("/dev", "/tmp")]
     shared += [f"mount -t proc proc {root}/proc", f'exec chroot {root} "$@"']
     container = ["unshare", "--mount", "sh", "-c", " && ".join(shared), "sh", "env", *pairs]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Gives a node of tests/nodes/cluster.py an image for its root, at /mnt/root, as a
-# container has it.
+# Mounts an image as the root of a node of tests/nodes/cluster.py, at /mnt/root, as
+# in a container.
 #   pod.sh <image> <folder of keys and hosts> <program> <where the keys go> <service>
 set -euo pipefail
 image=$1 folder=$2 program=$3 keys=$4 service=$5
@@ -18,5 +18,5 @@ mount --bind "${program}" "${root}/train"
 install -o 1000 -g 1000 -m 600 "${folder}/id_rsa" "${folder}/id_rsa.pub" "${root}${keys}"
 install -o 1000 -g 1000 -m 600 "${folder}/id_rsa.pub" "${root}${keys}/authorized_keys"
 install -m 644 "${folder}/hostfile" "${root}/etc/mpi/hostfile"
-# A pod knows itself by its short name as well.
+# A pod also resolves its own short name.
 sed "s/ ${own}${service}\$/ ${own}${service} ${own}/" "${folder}/hosts" >"${root}/etc/hosts"

@@ -1,8 +1,8 @@
-"""Plays a Kubernetes operator: starts the containers of a job as pods on the nodes of cluster.py.
+"""Simulates a Kubernetes operator: starts a job's containers as pods on nodes of cluster.py.
 
-A pod is a node whose root is the image, with what Kubeflow's operators put there: keys in the
-folder of `sshAuthMountPath`, the host file in /etc/mpi and a variable that names it. As in
-Kubernetes a pod knows others by the names of its service alone.
+A pod is a node with the image as its root. As with Kubeflow's operators, it has keys in the folder
+of `sshAuthMountPath`, the host file in /etc/mpi and a variable that names it. As in Kubernetes, a
+pod knows other pods only by the names of its service.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LIMIT = 600
 
 @dataclasses.dataclass(frozen=True)
 class Container:
-    """What a pod runs."""
+    """The container of a pod."""
 
     command: tuple[str, ...]
     user: int
@@ -30,24 +30,24 @@ class Container:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A launcher and its workers, whatever kind of resource describes them."""
+    """A launcher and its workers, from any kind of resource."""
 
     workers: tuple[str, ...]
     """The names of their pods."""
     worker: Container
     launcher: Container
     service: str
-    """What comes after a pod's name in the name that other pods know it by."""
+    """The suffix of a pod's name in the name by which other pods know it."""
     slots: int
     keys: str
-    """Where the ssh keys are put."""
+    """The folder for the SSH keys."""
     launcher_works: bool
-    """Whether the launcher's pod is in the host file too."""
+    """Whether the host file includes the launcher's pod."""
     launcher_name: str
 
 
 def of_mpijob(resource: Mapping) -> Job:
-    """The job that MPI operator makes of an MPIJob."""
+    """The job that MPI operator creates from an MPIJob."""
     spec, name = resource["spec"], resource["metadata"]["name"]
     replicas = spec["mpiReplicaSpecs"]
     return Job(
@@ -63,7 +63,7 @@ def of_mpijob(resource: Mapping) -> Job:
 
 
 def of_trainjob(runtime: Mapping, resource: Mapping) -> Job:
-    """The job that Trainer makes of a TrainJob and its runtime."""
+    """The job that Trainer creates from a TrainJob and its runtime."""
     name, trainer = resource["metadata"]["name"], resource["spec"]["trainer"]
     policy = runtime["spec"]["mlPolicy"]["mpi"]
     jobs = {job["name"]: job for job in runtime["spec"]["template"]["spec"]["replicatedJobs"]}
@@ -90,14 +90,14 @@ def _container(template: Mapping, command: Sequence[str] = ()) -> Container:
 
 
 class Pod:
-    """A node with an image for its root.
+    """A node with an image as its root.
 
     Args:
         node: the machine.
-        image: the image's root; it is not changed.
-        job: what the pod belongs to.
-        folder: holds the keys and the host file.
-        program: a folder that the image has as /train.
+        image: the image's root, which is not changed.
+        job: the pod's job.
+        folder: the folder with the keys and the host file.
+        program: the folder to mount as /train.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Pod:
     def start(
         self, container: Container, environ: Mapping[str, str], output: int | None
     ) -> subprocess.Popen[str]:
-        """Starts what the pod runs."""
+        """Start the pod's container."""
         pairs = [f"{name}={text}" for name, text in environ.items()]
         user = f"{container.user}:{container.user}"
         inside = ["chroot", f"--userspec={user}", "/mnt/root", "env", "-i", *pairs]
@@ -124,7 +124,7 @@ class Pod:
         )
 
     def listens(self, port: int) -> bool:
-        """Whether its ssh server is up: the readiness probe."""
+        """Whether its SSH server is running: the readiness probe."""
         probe = ["bash", "-c", f"</dev/tcp/127.0.0.1/{port}"]
         return subprocess.run(self._node.command(probe), capture_output=True).returncode == 0
 
@@ -153,14 +153,14 @@ def play(
     folder: pathlib.Path,
     program: pathlib.Path,
 ) -> tuple[int, str]:
-    """Runs a job to its end: the launcher's exit code and output.
+    """Run a job to its end; returns the launcher's exit code and output.
 
     Args:
-        job: what to run.
-        image: a root, which all pods have.
+        job: the job to run.
+        image: the root of all pods.
         environ: the variables of the image.
-        folder: an empty one.
-        program: what the image has as /train.
+        folder: an empty folder.
+        program: the folder to mount as /train.
     """
     home = {**environ, "HOME": "/home/mpiuser"}
     told = {

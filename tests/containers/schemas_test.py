@@ -1,8 +1,8 @@
-"""The examples for Kubernetes have the fields that Kubernetes and Kubeflow know, and no others.
+"""The examples for Kubernetes only have fields that Kubernetes and Kubeflow know.
 
-Kubeflow publishes its Trainer's schemas, and Kubernetes' own with them, as kubeflow-trainer-api.
-The MPI operator's are not on PyPI: its few fields are here, from the custom resource definition of
-mpi-operator 0.6 (kubeflow.org_mpijobs.yaml), around Kubernetes' schema of a pod.
+Kubeflow publishes the schemas of its Trainer and of Kubernetes as kubeflow-trainer-api. The MPI
+operator's schema is not on PyPI. Its few fields are copied here from the custom resource definition
+of mpi-operator 0.6 (kubeflow.org_mpijobs.yaml), around Kubernetes' schema of a pod.
 """
 
 import copy
@@ -92,7 +92,7 @@ def resources():
 
 
 def fields(value, path=()):
-    """The path of each field whose name is not the user's own."""
+    """The path of each field, except those with names chosen by the user."""
     if isinstance(value, dict):
         for name, below in value.items():
             if path[-1:] not in (("labels",), ("limits",)):
@@ -129,7 +129,7 @@ def give_another_type(at, name):
 
 
 @pytest.mark.parametrize(("check", "resource"), [*resources()])
-def test_each_field_is_known_and_has_its_type(check, resource):
+def test_each_field_is_known_and_typed(check, resource):
     assert is_taken(check, resource)
     paths = [*fields(resource)]
     assert len(paths) > 5

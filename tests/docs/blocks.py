@@ -1,19 +1,19 @@
-"""Finds the code blocks of README.md, CONTRIBUTING.md and docs/, and how each is tested.
+"""Finds the code blocks of README.md, CONTRIBUTING.md and docs/, and how each block is tested.
 
-A comment before a block of Python or of commands says it:
+A comment before a block of Python or of commands says how:
 
 - `<!-- runs: SETUP -->`: Python, with the names that SETUP of
-  tests/python/parallel/docs_test.py gives, in a job of two ranks; `runs: goes on` with the
-  names of the block before.
-- `<!-- runs: alone on N ranks -->`: Python, a job of its own. `runs: script`: Python, a
-  process of its own.
-- `<!-- file: NAME -->`: what commands of the same page run.
+  tests/python/parallel/docs_test.py provides, in a job of two ranks; `runs: continues` with the
+  names of the previous block.
+- `<!-- runs: separately on N ranks -->`: Python, in a separate job. `runs: script`: Python, in a
+  separate process.
+- `<!-- file: NAME -->`: a file that commands of the same page run.
 - `<!-- runs: commands -->`: a shell runs them, in order, in one folder for each page.
   `runs: commands that fail`: their exit code is not 0.
 - `<!-- runs: in FILE -->`: a test that reads the page.
 - `<!-- not run: REASON -->`. Options of commands are parsed nevertheless.
 
-Blocks of `text` are what programs print, formulas and files that are no code.
+Blocks of `text` are output of programs, formulas, and files without code.
 """
 
 import dataclasses
@@ -26,9 +26,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 CODE = ("python", "sh", "console")
 COMMANDS = ("commands", "commands that fail")
 TAG = re.compile(r"<!-- (runs|not run|file): (\S.*?) -->\s*")
-ALONE = re.compile(r"alone on (\d) ranks")
+SEPARATE = re.compile(r"separately on (\d) ranks")
 ELSEWHERE = re.compile(r"in (tests/\S+_test\.py)")
-# What is code, whatever its block is called.
+# Lines that are code, whatever the language of the block.
 LOOKS_LIKE_CODE = re.compile(
     r"^(\$ |(tf_hvd (run|bench|doctor|strip-ops)|horovodrun|mpirun|pip|python) \S*[^\s:]( |$)"
     r"|import \w+$|from \w+ import )",
@@ -41,7 +41,7 @@ class Block:
     page: str
     line: int
     language: str
-    kind: str  # "runs", "not run", "file", or "" where nothing says it
+    kind: str  # "runs", "not run", "file", or "" without a comment
     how: str
     text: str
 
@@ -50,7 +50,7 @@ class Block:
 
 
 def blocks_of(page, text):
-    """Fenced and indented blocks, in their order."""
+    """Fenced and indented blocks, in order."""
     found = []
     tokens = MarkdownIt("commonmark").enable("table").parse(text)
     for before, token in zip([None, *tokens], tokens, strict=False):
@@ -73,19 +73,19 @@ def all_blocks():
 
 
 def has_own_process(block):
-    """Whether a block of Python runs elsewhere than in the job of two ranks."""
+    """Whether a block of Python runs outside the job of two ranks."""
     return block.how == "script" or bool(
-        ALONE.fullmatch(block.how) or ELSEWHERE.fullmatch(block.how)
+        SEPARATE.fullmatch(block.how) or ELSEWHERE.fullmatch(block.how)
     )
 
 
 def python_groups(blocks):
-    """Blocks that run in the job of two ranks: those that go on together with their first."""
+    """Groups of blocks for the job of two ranks: a block, and the blocks that continue it."""
     groups = []
     for block in blocks:
         if block.language != "python" or block.kind != "runs":
             continue
-        if block.how == "goes on":
+        if block.how == "continues":
             groups[-1].append(block)
         elif not has_own_process(block):
             groups.append([block])
@@ -97,7 +97,7 @@ def _language_fault(block):
         return f"a block is python, sh, console or text, not {block.language!r}"
     if block.language == "text":
         return "code in a block of text" if LOOKS_LIKE_CODE.search(block.text) else ""
-    return "" if block.kind else "the block says neither how it runs nor why not"
+    return "" if block.kind else "the block says neither how it runs nor why it does not"
 
 
 def _file_fault(block, blocks):
@@ -112,7 +112,7 @@ def _file_fault(block, blocks):
 def _reason_fault(block):
     paths = re.findall(r"tests/[\w./]*\w", block.how)
     gone = [path for path in paths if not (ROOT / path).exists()]
-    return f"{', '.join(gone)} is not there" if gone else ""
+    return f"{', '.join(gone)} does not exist" if gone else ""
 
 
 def _run_fault(block, setups):
@@ -122,14 +122,14 @@ def _run_fault(block, setups):
         reads = file.is_file() and block.page in file.read_text()
         return "" if reads else f"{elsewhere.group(1)} does not read the page"
     if block.language == "python":
-        known = block.how in (*setups, "goes on") or has_own_process(block)
+        known = block.how in (*setups, "continues") or has_own_process(block)
         return "" if known else f"there is no set-up {block.how!r}"
     known = block.language == "sh" and block.how in COMMANDS
     return "" if known else "commands run as `sh`, by `runs: commands`"
 
 
 def faults(blocks, setups):
-    """What is wrong with how blocks say that they are tested."""
+    """The faults in the comments of blocks."""
     found = []
     for block in blocks:
         fault = _language_fault(block)

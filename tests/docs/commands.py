@@ -1,4 +1,4 @@
-"""The commands in blocks of the documentation: our own are parsed by our own parsers."""
+"""The commands in the documentation's blocks: tf_hvd's own commands are parsed by their parsers."""
 
 import contextlib
 import importlib.util
@@ -9,12 +9,16 @@ import shlex
 from tf_hvd.horovod import horovodrun
 from tf_hvd.launch.commands import main
 
-# Programs of others, whose options are theirs.
+# The shell's words before a command, and those that are commands.
+SHELL_KEYWORDS = {"exec", "while", "do", "done"}
+BUILTINS = {"[", ":", "kill", "trap", "wait", "exit"}
+# Programs of other projects, with options that are not checked.
 OTHERS = {
-    *(".", "export", "pip", "sed", "ssh-copy-id", "ssh-keygen"),
+    *(".", "export", "hostname", "pip", "sed", "ssh-copy-id", "ssh-keygen"),
     *("mpiexec", "mpirun", "srun", "bazel", "dp", "apptainer", "docker", "cp", "mv"),
+    *("cd", "kubectl", "rsync", "salloc", "scontrol", "ssh"),
 }
-# Programs of a reader, which no page shows.
+# The reader's programs, which pages do not show.
 READERS = {"train.py", "their_script.py", "script.py"}
 
 
@@ -37,7 +41,7 @@ def command_lines(text, console):
 
 
 def _parse(parser, words):
-    """The options, or what the parser says is wrong."""
+    """The options, or the parser's error."""
     said = io.StringIO()
     with contextlib.redirect_stderr(said):
         try:
@@ -46,10 +50,18 @@ def _parse(parser, words):
             return None, said.getvalue().strip()
 
 
-def fault(words, root, files):
-    """What is wrong with a command of a page that shows `files`; "" for nothing."""
-    while re.fullmatch(r"[A-Z]\w*=.*", words[0]) or words[0] == "exec":
+def _without_keywords(words):
+    """The command without assignments and the shell's keywords before it."""
+    while words and (re.fullmatch(r"[A-Za-z]\w*=.*", words[0]) or words[0] in SHELL_KEYWORDS):
         words = words[1:]
+    return words
+
+
+def fault(words, root, files):
+    """The fault of a command on a page that shows `files`; "" if there is none."""
+    words = _without_keywords(words)
+    if not words or words[0] in BUILTINS:
+        return ""
     program, *rest = words
     if program in ("tf_hvd", "horovodrun"):
         parser = main.make_parser() if program == "tf_hvd" else horovodrun.make_parser()
@@ -62,7 +74,7 @@ def fault(words, root, files):
     if program in ("python", "python3"):
         return _python_fault(rest, root, files)
     if "/" in program:
-        return "" if (root / program).is_file() else f"{program} is not there"
+        return "" if (root / program).is_file() else f"{program} does not exist"
     return "" if program in OTHERS else f"unknown program {program}"
 
 
@@ -73,4 +85,4 @@ def _python_fault(rest, root, files):
     there = name in READERS or name in files or (root / name).is_file()
     if there and "--" in rest:
         return fault(rest[rest.index("--") + 1 :], root, files)
-    return "" if there else f"{name} is not there"
+    return "" if there else f"{name} does not exist"

@@ -1,4 +1,4 @@
-"""Agents of other machines: what ranks, and `tf_hvd run`, give them and get."""
+"""Agents of other machines: their messages with ranks and with `tf_hvd run`."""
 
 import mmap
 import os
@@ -26,7 +26,7 @@ def token():
 
 @pytest.fixture
 def started(token):
-    """One that a login has started, which prints something before; and its parts here."""
+    """An agent started through a login that prints a text first, and its parts here."""
     script = f"echo Welcome; exec {sys.executable} -I -S {agent.__file__} here {token}"
     parts = Parts()
     link = FarAgent("here", ["sh", "-c", script], parts)
@@ -37,7 +37,7 @@ def started(token):
 
 
 def begin(link, number):
-    """Begins a start, and waits until the agent has heard of it."""
+    """Begins a start, and waits until the agent knows it."""
     link.begin(number)
     link.ask()
     assert link.is_ready()
@@ -63,8 +63,8 @@ def test_parts_go_to_the_store_and_to_tf_hvd_run(started, token, wait_until):
     wait_until(lambda: sorted(parts.listed()) == [(0, 8), (3, 7)])
 
 
-def test_a_store_that_nobody_can_reach_any_more_makes_room(started, token, wait_until):
-    """After a cut of the network the old one holds the name, perhaps for hours."""
+def test_unreachable_old_agent_is_replaced(started, token, wait_until):
+    """After a network failure the old agent may keep the socket's name for hours."""
     old, parts = started
     words = [sys.executable, "-I", "-S", agent.__file__]
     other = FarAgent("there", [*words, "there", token], parts)
@@ -78,7 +78,7 @@ def test_a_store_that_nobody_can_reach_any_more_makes_room(started, token, wait_
     new.close()
 
 
-def test_files_outlive_who_wrote_them(started, token):
+def test_files_outlive_their_writers(started, token):
     link, _ = started
     begin(link, 0)
     first = Store(token, 0)
@@ -92,7 +92,7 @@ def test_files_outlive_who_wrote_them(started, token):
     assert "commit.0.1" in again.inventory()[1]
 
 
-def test_a_rank_of_another_start_is_not_heard(started, token, monkeypatch):
+def test_rank_of_another_start_is_rejected(started, token, monkeypatch):
     link, _ = started
     begin(link, 2)
     late = Store(token, 1)
@@ -111,8 +111,8 @@ def test_notices(started, token, wait_until):
     wait_until(lambda: rank.notice() == contract.ADDED)
 
 
-def test_what_is_noticed_before_a_rank_is_there_is_heard(started, token, wait_until):
-    """Hosts that came while a start began were not used; what the start before was told is done."""
+def test_early_notice_is_received(started, token, wait_until):
+    """Hosts added while a start began were not used. Notices to the previous start are reset."""
     link, _ = started
     begin(link, 0)
     link.notify(contract.ADDED)
@@ -123,7 +123,7 @@ def test_what_is_noticed_before_a_rank_is_there_is_heard(started, token, wait_un
     wait_until(lambda: Store(token, 1).notice() == contract.REMOVED)
 
 
-def test_it_ends_with_tf_hvd_run(started, token, wait_until):
+def test_agent_ends_with_tf_hvd_run(started, token, wait_until):
     link, _ = started
     link.close()
     assert link.process.wait(20) == 0
@@ -132,7 +132,7 @@ def test_it_ends_with_tf_hvd_run(started, token, wait_until):
         Store(token, 0)
 
 
-def test_one_that_cannot_be_started():
+def test_agent_that_cannot_be_started():
     assert not FarAgent(
         "gone", ["sh", "-c", "echo No such machine >&2; exit 255"], Parts()
     ).is_ready()
@@ -151,7 +151,7 @@ def home(commits):
 
 @pytest.fixture
 def agents(home, commits):
-    """Those of hosts that are all this machine, where each has a job of its own."""
+    """The agents of hosts that are all this machine, with a separate job name each."""
 
     def reach(host, words):
         commands = {"slow": ["sleep", "600"], "gone": ["false"]}
@@ -165,11 +165,11 @@ def agents(home, commits):
         os.waitpid(process, 0)
 
 
-def test_one_of_a_host_that_is_not_kept_ends(agents, home, wait_until, commits):
-    """A machine that was taken back is not to hold copies. But how far the job was stays known."""
+def test_agent_of_a_dropped_host_ends(agents, home, wait_until, commits):
+    """A withdrawn machine must not keep data. The job's progress is still known."""
     assert agents.start(["a", "b"]) == []
     agents.begin(["a", "b"], 0)
-    assert agents.start(["a", "b"]) == []  # they have heard of it
+    assert agents.start(["a", "b"]) == []  # they know the start
     Store(f"{home.job}.b", 0).put(0, 7, b"")
     assert commits.parts.newest(1) == 7
     agents.keep(["a"])
@@ -188,7 +188,7 @@ def listens(token):
     return True
 
 
-def test_one_may_be_looked_for_without_waiting(agents, wait_until):
+def test_agents_are_started_without_waiting(agents, wait_until):
     assert agents.look_for(["a", "slow"])["slow"] is None
     wait_until(lambda: agents.look_for(["a", "slow"]) == {"a": True, "slow": None})
     agents.look_for(["gone"])
@@ -196,8 +196,8 @@ def test_one_may_be_looked_for_without_waiting(agents, wait_until):
     assert agents.start(["a"]) == []
 
 
-def test_what_ranks_have_survives_the_agent_of_their_machine(agents, home, wait_until, monkeypatch):
-    """Its end was that of all commits."""
+def test_ranks_data_survive_their_agent(agents, home, wait_until, monkeypatch):
+    """When an agent ended, all commits were lost."""
     monkeypatch.setattr(far_agent, "_AGAIN", 0.0)
     assert agents.start(["a"]) == []
     agents.begin(["a"], 3)
@@ -218,7 +218,7 @@ def test_what_ranks_have_survives_the_agent_of_their_machine(agents, home, wait_
         return not agents.lost(["a"])
 
     wait_until(lives)
-    rank.put(0, 8, b"of commit 8")  # waits until there is an agent
+    rank.put(0, 8, b"of commit 8")  # waits until an agent runs
     assert os.pread(Store(f"{home.job}.a", 3).file("commit.0.0"), 5, 0) == b"hello"
     assert rank.inventory()[0] == {(0, 7), (0, 8)}
     wait_until(lambda: rank.notice() == contract.ADDED)

@@ -1,4 +1,4 @@
-"""Jobs that are asked to end: by a signal to a rank, or to `tf_hvd run`."""
+"""Jobs that are asked to end, by a signal to a rank or to `tf_hvd run`."""
 
 import signal
 
@@ -27,13 +27,13 @@ for step in range(1000):
 
 
 @pytest.mark.parametrize("family", ["openmpi", pytest.param("mpich", marks=pytest.mark.tier2)])
-def test_a_job_whose_rank_is_asked_to_end_saves_and_ends_in_order(elastic, lines_of, family):
+def test_job_with_terminated_rank_saves_and_exits_cleanly(elastic, lines_of, family):
     code, output = elastic(LEAVES, "-np", "2", family=family)
     assert code == 75, output
     assert lines_of("left", output) == ["left 0 after 6 [2.0]", "left 1 after 6 [2.0]"], output
     said = " ".join(output.split())
-    assert "a rank was asked to end, by a signal: ranks 0, 1 saved and ended in order" in said
-    assert "start the job again: it goes on from there" in said
+    assert "ranks 0, 1 received a termination signal, saved and exited cleanly" in said
+    assert "start the job again: it continues from the saved state" in said
 
 
 BACKS_UP = """
@@ -77,7 +77,7 @@ say("end", rank, [value.tobytes().hex()[:64] for value in model.get_weights()])
 
 @pytest.mark.tier2
 @pytest.mark.parametrize("legacy", ["", "1"], ids=["keras", "tf_keras"])
-def test_a_fit_whose_rank_is_asked_to_end_backs_up_and_goes_on(elastic, lines_of, legacy):
+def test_fit_with_terminated_rank_backs_up_and_resumes(elastic, lines_of, legacy):
     settings = {"TF_USE_LEGACY_KERAS": legacy, "KEEP_FLAGS": "1"}
     code, output = elastic(BACKS_UP, "-np", "2", **settings, BACKUP="reference")
     assert code == 0, output
@@ -89,7 +89,7 @@ def test_a_fit_whose_rank_is_asked_to_end_backs_up_and_goes_on(elastic, lines_of
         if left:
             assert code == 75, output
             assert lines_of("left", output) == [f"left {rank} {left} 75" for rank in (0, 1)], output
-    # The signal after the last batch came too late to end a training that was through.
+    # The signal after the last batch came too late: the training had finished.
     assert code == 0, output
     assert sorted(found) == epochs, output
     assert lines_of("end", output) == expected, output
@@ -115,13 +115,13 @@ say("after", rank, signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)
 
 @pytest.mark.tier2
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
-def test_an_elastic_job_whose_rank_is_asked_to_end_starts_again(elastic, lines_of, tmp_path, name):
-    """With the values of rank 0. When the training is through the signal ends a rank again."""
+def test_elastic_job_with_terminated_rank_restarts(elastic, lines_of, tmp_path, name):
+    """With the values of rank 0. After the training, the signal ends a rank again."""
     folder = tmp_path / "commits"
     disk = {"TF_HVD_COMMIT_DIR": str(folder), "TF_HVD_COMMIT_DIR_EVERY": "100"}
-    # Each rank takes itself for a node of its own, which writes its values.
-    alone = {"TF_HVD_RANKS_PER_NODE": "1"}
-    code, output = elastic(ASKED, "-np", "2", "--min-np", "2", SIGNAL=name, **disk, **alone)
+    # Each rank counts as a separate node, so it writes its own values.
+    separate = {"TF_HVD_RANKS_PER_NODE": "1"}
+    code, output = elastic(ASKED, "-np", "2", "--min-np", "2", SIGNAL=name, **disk, **separate)
     assert code == 0, output
     assert lines_of("from", output) == ["from 0 0", "from 0 0", "from 6 0", "from 6 0"], output
     assert lines_of("after", output) == ["after 0 True", "after 1 True"], output
@@ -155,22 +155,27 @@ train(state)
 
 @pytest.mark.tier2
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
-def test_the_last_commit_of_a_job_that_is_asked_to_end_is_on_disk(
-    elastic, lines_of, tmp_path, name
-):
-    """Where `tf_hvd run` is asked, nobody has what is in memory any more.
+def test_last_commit_of_terminated_job_is_on_disk(elastic, lines_of, tmp_path, name):
+    """If `tf_hvd run` ends, commits in memory are lost, and the exit code is not 75.
 
-    After Ctrl-C the ranks raised KeyboardInterrupt wherever they were, and made no last commit.
+    After Ctrl-C the ranks raised KeyboardInterrupt at any place, and made no last commit.
     """
     disk = {
         "ASKED_BY": name,
         "TF_HVD_COMMIT_DIR": str(tmp_path / "commits"),
         "TF_HVD_COMMIT_DIR_EVERY": "1000",
     }
-    disk["TF_HVD_TESTS_STANDBY"] = ""  # which is not below the launcher
+    disk["TF_HVD_TESTS_STANDBY"] = ""  # the standby is not a descendant of the launcher
     code, output = elastic(FOR_EVER, "-np", "2", "--min-np", "2", **disk)
-    assert code == 128 + getattr(signal, name), output
+    assert code == 75, output
+    said = " ".join(output.split())
+    assert "next: start the job again: it continues from the saved state" in said
     made = max(int(line.split()[1]) for line in lines_of("made", output))
     code, output = elastic(FOR_EVER, "-np", "2", "--min-np", "2", **disk, GOES_ON="1")
     assert code == 0, output
     assert lines_of("from", output) == [f"from {made + 1}"] * 2, output
+    code, output = elastic(
+        FOR_EVER, "-np", "2", "--min-np", "2", **{**disk, "TF_HVD_COMMIT_DIR": ""}
+    )
+    assert code == 128 + getattr(signal, name), output
+    assert "the job's commits were only in memory, and are lost" in output

@@ -1,4 +1,4 @@
-"""Commits: what a file of one holds, and which one a job goes on from."""
+"""Commits: the contents of their files, and the commit that a job continues from."""
 
 import contextlib
 import errno
@@ -30,7 +30,7 @@ def arrays_of(number):
         "kernel": np.full([3, 5], number, np.float32),
         "empty": np.zeros([0, 4], np.float32),
         "count": np.array(number),
-        "one": np.float32(number),  # as a v1 session gives what has no dimensions
+        "one": np.float32(number),  # as a v1 session returns a scalar
         "half": np.arange(number, number + 7, dtype=np.uint16),
     }
 
@@ -40,7 +40,7 @@ def read(file):
     return index, {name: array.tobytes() for name, array in arrays.items()}
 
 
-def test_what_is_written_is_read(file):
+def test_commit_is_read_back(file):
     writer = CommitFile(file)
     for number in (1, 2, 3):
         writer.write(number, 4, arrays_of(number))
@@ -49,7 +49,7 @@ def test_what_is_written_is_read(file):
         assert found == {name: array.tobytes() for name, array in arrays_of(number).items()}
 
 
-def test_a_rank_that_dies_while_it_writes_leaves_nothing_that_is_read(file):
+def test_partly_written_commit_is_not_read(file):
     writer = CommitFile(file)
     writer.write(1, 1, arrays_of(1))
 
@@ -73,7 +73,7 @@ def test_a_rank_that_dies_while_it_writes_leaves_nothing_that_is_read(file):
 
 
 @given(st.data())
-def test_a_damaged_file_is_not_taken(data):
+def test_damaged_file_is_not_used(data):
     file = os.memfd_create("commit")
     try:
         CommitFile(file).write(7, 2, arrays_of(1))
@@ -87,7 +87,7 @@ def test_a_damaged_file_is_not_taken(data):
         os.pwrite(file, bytes([whole[at] ^ data.draw(st.integers(1, 255))]), at)
         with contextlib.suppress(CommitError):
             other, found = read(file)
-            assert other == index  # nothing was there
+            assert other == index  # the damaged byte is unused
             assert found == {name: array.tobytes() for name, array in arrays_of(1).items()}
     finally:
         os.close(file)
@@ -97,15 +97,15 @@ def found_of(parts, files, ranks=2):
     return commits.Found(frozenset(parts), {n: (f"commit.0.{n}", ranks) for n in files})
 
 
-def test_the_newest_commit_that_is_complete():
+def test_newest_complete_commit_is_found():
     both = {(0, 3), (1, 3), (0, 4)}
     here = found_of(both, [3, 4])
     assert commits.complete([here, here]) == [(3, 2)]
     assert here.newest() == 4
 
 
-def test_a_node_that_is_gone_takes_nothing_with_it():
-    """Its ranks' parts are with `tf_hvd run`, which hands them to all machines."""
+def test_lost_node_loses_no_commit():
+    """`tf_hvd run` has its ranks' parts, and sends them to all machines."""
     parts = {(0, 5), (1, 5), (2, 5), (3, 5)}
     there = found_of(parts, [5], ranks=4)
     assert commits.complete([there, there]) == [(5, 4)]
@@ -119,7 +119,7 @@ def test_a_rank_on_a_new_machine_has_nothing():
 
 
 class Steps:
-    """An engine that notes what a commit of a state does."""
+    """An engine that records the steps of a state's commit."""
 
     def __init__(self):
         self.done = []
@@ -145,16 +145,16 @@ def steps_of_a_commit():
 
 
 class Rank:
-    """One that commits, and whose thread writes. It is killed between any two steps."""
+    """A rank that commits, with its writing thread. It may be killed between any two steps."""
 
     def __init__(self, of_file):
         self.said, self.begun, self.at = 0, 0, 0
         self.files = [0] * commit_file.COPIES if of_file else []
         self.parts = []
-        self.writing = []  # what its thread has yet to do
+        self.writing = []  # the thread's remaining work
 
     def steps(self, everyone, order):
-        """What may come next."""
+        """The possible next steps."""
         if self.writing:
             yield self.writing[0]
         if order[self.at] == "heard" and self.said <= min(rank.said for rank in everyone):
@@ -190,8 +190,8 @@ class Rank:
 
 
 @given(st.randoms(use_true_random=False))
-def test_any_kill_leaves_a_complete_commit(chance):
-    """A rank could write over the last complete one while another was yet to write a newer one."""
+def test_complete_commit_survives_any_kill(chance):
+    """A rank could overwrite the last complete commit before another had written a newer one."""
     order = steps_of_a_commit()
     assert sorted(order) == ["heard", "said", "written"]
     ranks = [Rank(of_file=number % 2 == 0) for number in range(4)]
@@ -211,8 +211,8 @@ def test_any_kill_leaves_a_complete_commit(chance):
         newest = max(complete, default=0)
 
 
-def test_only_what_all_ranks_have_written_counts():
-    """A rank that failed alone, again and again, made a job go on for ever: others had written."""
+def test_only_commits_of_all_ranks_count():
+    """If one rank failed repeatedly, the job ran indefinitely, because other ranks had written."""
     parts = Parts()
     assert parts.newest(2) == 0
     for commit in (1, 2):
@@ -222,7 +222,7 @@ def test_only_what_all_ranks_have_written_counts():
     assert (parts.newest(1), parts.newest(2), parts.newest(3)) == (2, 1, 0)
 
 
-def test_the_store_forgets_what_no_job_goes_on_from():
+def test_store_deletes_unusable_commits():
     parts = Parts()
     for commit in (1, 2, 3, 4):
         parts.put(0, commit, b"%d" % commit)
@@ -251,7 +251,7 @@ class TestOnDisk:
                     folder.put_part(rank, number, f"{rank} of {number}".encode())
             folder.put_file(number, memory)
 
-    def test_the_newest_complete_one_comes_back(self, folder, store):
+    def test_newest_complete_commit_is_loaded(self, folder, store):
         self.put(folder, 4)
         self.put(folder, 5)
         self.put(folder, 6, without=[1])
@@ -261,24 +261,26 @@ class TestOnDisk:
         assert store.part(2, 5) == b"2 of 5"
         _, arrays = commit_file.read(store.file(commit_folder.FILE))
         assert arrays["v"].view(np.float32).tolist() == [5.0] * 1000
-        # Or else a later commit 6 could have a part of this one.
+        # Otherwise a later commit 6 could get a part of this one.
         assert folder.load(store) == 5
         self.put(folder, 6, without=[0, 2])
         assert folder.load(store) == 5
 
-    def test_one_of_another_version_is_an_error_and_stays(self, folder, store, tmp_path):
-        """It was taken for a damaged one, and the training began anew."""
+    def test_commit_of_another_version_is_an_error_and_kept(self, folder, store, tmp_path):
+        """It was taken for damaged, and training restarted from the beginning."""
         self.put(folder, 4)
         path = tmp_path / "commits" / "commit.4"
         data = bytearray(path.read_bytes())
-        data[8] += 1  # of the version, behind the magic
+        data[8] += 1  # a byte of the version, after the magic
         path.write_bytes(data)
         names = sorted(os.listdir(tmp_path / "commits"))
-        with pytest.raises(ValueError, match=r"commit\.4: it has format 3, of another version"):
+        with pytest.raises(
+            ValueError, match=r"commit\.4: another version of tf_hvd has written it \(format 3\)"
+        ):
             folder.load(store)
         assert sorted(os.listdir(tmp_path / "commits")) == names
 
-    def test_old_ones_are_removed(self, folder, tmp_path):
+    def test_old_commits_are_removed(self, folder, tmp_path):
         for number in range(1, 7):
             self.put(folder, number)
         names = sorted(os.listdir(tmp_path / "commits"))
@@ -287,8 +289,8 @@ class TestOnDisk:
         folder.clear()
         assert os.listdir(tmp_path / "commits") == []
 
-    def test_a_rank_that_is_ahead_loses_nothing(self, folder, store):
-        """Rank 0, which writes the file, removed what others had written of the next one."""
+    def test_rank_that_is_ahead_loses_nothing(self, folder, store):
+        """Rank 0, which writes the file, removed the other ranks' parts of the next commit."""
         self.put(folder, 1)
         self.put(folder, 2)
         folder.put_part(1, 4, b"1 of 4")
@@ -296,19 +298,19 @@ class TestOnDisk:
         self.put(folder, 4, without=[1])
         assert folder.load(store) == 4
 
-    def test_the_last_complete_one_stays(self, folder, store, tmp_path):
-        """The two newest were kept, of which none need be complete."""
+    def test_last_complete_commit_is_kept(self, folder, store, tmp_path):
+        """Only the two newest commits were kept, and both could be incomplete."""
         self.put(folder, 1)
-        for number in (2, 3, 4):  # rank 1 is slow, or has died each time
+        for number in (2, 3, 4):  # rank 1 is slow, or has died
             self.put(folder, number, without=[1])
         assert folder.load(store) == 1
-        for number in range(5, 20):  # as where each machine has a folder of its own
+        for number in range(5, 20):  # as if each machine had its own folder
             self.put(folder, number, without=[1])
         assert len(list((tmp_path / "commits").glob("commit.*"))) == 8
         assert folder.load(store) == 0
 
-    def test_files_of_others_stay(self, folder, store, tmp_path):
-        """What began with `new.` was removed."""
+    def test_other_files_are_kept(self, folder, store, tmp_path):
+        """Files that began with `new.` were removed."""
         names = ["new.csv", "notes", "commit.txt", "new.folder"]
         for name in names[:-1]:
             (tmp_path / "commits" / name).write_text("kept")
@@ -318,8 +320,8 @@ class TestOnDisk:
         folder.clear()
         assert sorted(os.listdir(tmp_path / "commits")) == sorted(names)
 
-    def test_the_last_one_is_saved_whatever_its_number(self, store, tmp_path):
-        """Ranks that left by `check_host_updates` had it in memory alone."""
+    def test_last_commit_is_saved_regardless_of_number(self, store, tmp_path):
+        """Ranks that ended by `check_host_updates` had it only in memory."""
         folder = commit_folder.CommitFolder(str(tmp_path / "commits"), 10)
         writer = commits.Writer(store, 0, 1, 0, folder=folder)
         for number in range(1, 4):
@@ -333,20 +335,20 @@ class TestOnDisk:
         _, arrays = commit_file.read(store.file(commit_folder.FILE))
         assert arrays["v"].view(np.float32).tolist() == [3.0] * 3
 
-    def test_a_folder_is_for_one_job(self, tmp_path):
+    def test_folder_belongs_to_one_job(self, tmp_path):
         path = str(tmp_path / "one")
         first = commit_folder.CommitFolder(path, 1, "first", first=True)
-        with pytest.raises(BlockingIOError, match="another job"):
+        with pytest.raises(BlockingIOError, match="another running job"):
             commit_folder.CommitFolder(path, 1, "second", first=True)
-        # Of the same job: what a start has left may hold it for a while.
+        # The same job: a process of an earlier start may hold the lock for a while.
         commit_folder.CommitFolder(path, 1, "first", first=True).clear()
         first.clear()
 
     @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, 0])
-    def test_two_jobs_at_a_folder_without_locks_mix_nothing(
+    def test_two_jobs_in_a_folder_without_locks_do_not_mix(
         self, code, store, tmp_path, monkeypatch
     ):
-        """Or with those of each machine alone: commits had parts of both jobs."""
+        """Or with locks local to each machine: commits had parts of both jobs."""
 
         def flock(*_):
             if code:
@@ -362,21 +364,23 @@ class TestOnDisk:
         assert second.load(store) == 1
         self.put(second, 2, ranks=2)
         for folder in first:
-            with pytest.raises(BlockingIOError, match=r"another job has begun to use .*/one; give"):
+            with pytest.raises(
+                BlockingIOError, match=r"another job has started to use .*/one; give"
+            ):
                 folder.put_part(1, 2, b"1 of 2, of the first job")
-        with pytest.raises(BlockingIOError, match="another job has begun to use"):
+        with pytest.raises(BlockingIOError, match="another job has started to use"):
             self.put(first[0], 3, ranks=2, without=range(2))
-        first[0].clear()  # its training is through
-        # It says so, and trains on.
+        first[0].clear()  # its training has finished
+        # It warns, and training continues.
         writer = commits.Writer(store, 0, 1, 0, folder=first[0])
         writer.commit(4, commits.Contents(b"", {}, {}), last=True)
         writer.flush()
         assert len(said) == 1
-        assert said[0].startswith("commits cannot be written to disk: another job has begun to")
+        assert said[0].startswith("commits cannot be written to disk: another job has started to")
         assert second.load(store) == 2
         assert store.part(1, 2) == b"1 of 2"
 
-    def test_what_a_full_disk_left_is_removed(self, folder, tmp_path):
+    def test_unfinished_files_are_removed(self, folder, tmp_path):
         with pytest.raises(TypeError):
             folder._put("commit.7", [b"half", None])
         folder.clear()
@@ -384,7 +388,7 @@ class TestOnDisk:
 
     @pytest.mark.parametrize("name", ["commit.2", "part.1.2"])
     @pytest.mark.parametrize("damage", ["cut", "bit", "gone"])
-    def test_a_damaged_one_is_not_used(self, name, damage, folder, store, tmp_path, monkeypatch):
+    def test_damaged_commit_is_not_used(self, name, damage, folder, store, tmp_path, monkeypatch):
         said = []
         monkeypatch.setattr(log, "warning", lambda text, *given: said.append(text % given))
         self.put(folder, 1)
@@ -401,19 +405,19 @@ class TestOnDisk:
         assert folder.load(store) == 1
         refused = f"a commit of TF_HVD_COMMIT_DIR is not used: commit 2: {name}: "
         assert [text.startswith(refused) for text in said[:-2]] == [True] * (damage != "gone")
-        # It may be looked at, and its number is free.
+        # It can be inspected, and its number is free.
         aside = tmp_path / "commits" / "refused.1"
         assert said[-2:] == [
-            "going on from commit 1 of TF_HVD_COMMIT_DIR",
-            f"unused commits of TF_HVD_COMMIT_DIR are in {aside} now",
+            "continuing from commit 1 of TF_HVD_COMMIT_DIR",
+            f"unused commits of TF_HVD_COMMIT_DIR were moved to {aside}",
         ]
         assert damage == "gone" or (aside / name).read_bytes() == data
         self.put(folder, 2)
         assert folder.load(store) == 2
-        assert said[3 - (damage == "gone") :] == ["going on from commit 2 of TF_HVD_COMMIT_DIR"]
+        assert said[3 - (damage == "gone") :] == ["continuing from commit 2 of TF_HVD_COMMIT_DIR"]
 
-    def test_a_damaged_one_may_be_an_error(self, folder, store, tmp_path):
-        """All commits were damaged, and removed, and nothing was said."""
+    def test_damaged_commit_may_be_an_error(self, folder, store, tmp_path):
+        """All commits were damaged, and were removed without a message."""
         self.put(folder, 1)
         os.truncate(tmp_path / "commits" / "part.0.1", 7)
         before = sorted(os.listdir(tmp_path / "commits"))
@@ -422,8 +426,8 @@ class TestOnDisk:
         assert sorted(os.listdir(tmp_path / "commits")) == before
         assert folder.load(store) == 0
 
-    def test_nothing_is_taken_from_a_folder_that_is_refused(self, folder, store, tmp_path):
-        """An older commit was in the store by then, and the next start went on from it."""
+    def test_nothing_is_loaded_from_a_refused_folder(self, folder, store, tmp_path):
+        """An older commit was already in the store, and the next start continued from it."""
         self.put(folder, 1)
         self.put(folder, 2)
         os.truncate(tmp_path / "commits" / "part.0.2", 7)
@@ -432,20 +436,20 @@ class TestOnDisk:
         found = commits.look(store)
         assert (found.parts, found.files) == (frozenset(), {})
 
-    def test_one_of_somebody_else_is_refused(self, tmp_path):
+    def test_folder_of_another_user_is_refused(self, tmp_path):
         (tmp_path / "open").mkdir()
         (tmp_path / "open").chmod(0o777)
-        with pytest.raises(OSError, match="others can write to it"):
+        with pytest.raises(OSError, match="other users can write to it"):
             commit_folder.CommitFolder(str(tmp_path / "open"), 1)
 
 
-def test_a_value_that_cannot_be_pickled_is_named():
+def test_unpicklable_value_is_named():
     state = ObjectState(batch=0, lock=threading.Lock())
     with pytest.raises(TypeError, match=r"'lock' of the state cannot be saved, .*: TypeError: "):
         state.save()
 
 
-def test_a_value_that_is_called_model_is_the_programs_own():
-    """It was taken for a Keras model, whose layers have random numbers."""
+def test_value_named_model_is_an_ordinary_value():
+    """It was taken for a Keras model with random numbers in its layers."""
     contents = ObjectState(model="resnet50")._contents(whole=True)
     assert contents.own["random"]["states"] == {}

@@ -24,7 +24,7 @@ def say(*what):
     os.write(1, (" ".join(map(str, what)) + chr(10)).encode())  # in one piece
 
 def once(name):
-    # Whether it is asked for the first time, by any rank of any start.
+    # Whether this is the first call with this name, of all ranks and starts.
     try:
         os.close(os.open(os.path.join(os.environ["FLAGS"], name), os.O_CREAT | os.O_EXCL))
     except FileExistsError:
@@ -50,7 +50,7 @@ say("start", rank, hvd.size())
 
 @pytest.fixture
 def wait_until():
-    """Returns when something is done; an error if that takes too long."""
+    """Waits until a condition holds; an error if that takes too long."""
 
     def wait(done, seconds=20):
         deadline = time.monotonic() + seconds
@@ -63,7 +63,7 @@ def wait_until():
 
 @pytest.fixture
 def store():
-    """A rank's link to its agent, of the first start of a job."""
+    """A rank's link to its agent, in the first start of a job."""
     commits = Commits(Parts())
     with Home(commits) as home:
         home.serve()
@@ -96,5 +96,5 @@ def elastic(tmp_path, run_to_end, mpi_library):
 
 @pytest.fixture(scope="session")
 def lines_of():
-    """The lines of an output that begin with a word, in order."""
+    """The sorted lines of an output that begin with a word."""
     return lambda word, output: sorted(re.findall(rf"^{word} .*", output, re.MULTILINE))

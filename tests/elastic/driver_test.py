@@ -1,4 +1,4 @@
-"""What `tf_hvd run --min-np` makes of how its starts end, and of hosts that come and go."""
+"""The reactions of `tf_hvd run --min-np` to ends of its starts and to changes of hosts."""
 
 import argparse
 import contextlib
@@ -29,10 +29,10 @@ AGAIN = contract.START_AGAIN
 
 
 class Agents:
-    """Those of hosts that all answer, unless it is said otherwise."""
+    """Agents that all answer, unless `answers` says otherwise."""
 
     def __init__(self):
-        self.answers = {}  # by host; None: not yet
+        self.answers = {}  # by host; None for no answer yet
         self.kept, self.said = [], []
 
     def start(self, names):
@@ -61,9 +61,9 @@ class Agents:
 
 
 class Job:
-    """A job on hosts that were given, or of `found`, which a test may change.
+    """A job on given hosts, or on those in `found`, which a test may change.
 
-    Each of its starts is a function of the hosts' names and the watch, and gives its `End`.
+    Each start is a function of the hosts' names and the watch, and returns its `End`.
     """
 
     def __init__(self, *starts, given=(), found=None, np=None, **options):
@@ -105,14 +105,14 @@ def unfit(*wrong):
 UNFIT = unfit(("b", "host b: it has no tf_hvd"), ("b", "host b: it has MPI 1"))
 
 
-def test_a_discovered_host_that_is_unfit_is_left_out_and_the_job_goes_on(capsys):
+def test_unfit_discovered_host_is_excluded(capsys):
     job = Job(UNFIT, GOOD, found=[A, B], np=2)
     assert job.run() == 0
     assert job.begun == [(0, "ab"), (0, "a")]
-    assert "host b: it has no tf_hvd; it is left out for 600 s\n" in capsys.readouterr()[1]
+    assert "host b: it has no tf_hvd; it is excluded for 600 s\n" in capsys.readouterr()[1]
 
 
-def test_so_is_one_that_was_given_once_the_job_has_run():
+def test_unfit_given_host_is_excluded_at_a_restart():
     job = Job(ends(1), UNFIT, GOOD, given=(A, B), np=2)
     assert job.run() == 0
     assert job.begun == [(0, "ab"), (1, "ab"), (1, "a")]
@@ -127,13 +127,13 @@ def test_so_is_one_that_was_given_once_the_job_has_run():
     ],
     ids=["given", "all", "this_machine"],
 )
-def test_at_first_an_unfit_host_is_an_error_that_is_told_at_once(wrong, hosts):
+def test_unfit_host_is_an_error_at_the_first_start(wrong, hosts):
     job = Job(unfit(*((name, f"{name} lacks it") for name in wrong)), np=2, **hosts)
     with pytest.raises(UsageError, match=f"^{wrong[0]} lacks it"):
         job.run()
 
 
-def test_so_is_one_that_cannot_be_reached():
+def test_unreachable_host_is_an_error_at_the_first_start():
     job = Job(given=(A, B), np=2)
     job.agents.answers["b"] = False
     with pytest.raises(UsageError, match="host b cannot be reached"):
@@ -143,9 +143,7 @@ def test_so_is_one_that_cannot_be_reached():
 @pytest.mark.parametrize(
     ("commits", "folder", "told"), [(3, "", True), (0, "", False), (3, "/commits", False)]
 )
-def test_who_ends_a_job_is_told_that_its_commits_are_gone(
-    commits, folder, told, capsys, monkeypatch
-):
+def test_lost_commits_are_reported(commits, folder, told, capsys, monkeypatch):
     monkeypatch.setenv("TF_HVD_COMMIT_DIR", folder)
     job = Job(ends(143, asked=True), given=(A, B))
     job.commit = commits
@@ -153,15 +151,15 @@ def test_who_ends_a_job_is_told_that_its_commits_are_gone(
     assert ("TF_HVD_COMMIT_DIR" in capsys.readouterr()[1]) == told
 
 
-def test_ranks_that_leave_for_nothing_have_failed(capsys):
-    """Under srun: the code of a rank that raises is less than that of those that leave for it."""
+def test_restart_codes_without_a_notice_are_failures(capsys):
+    """Under srun, a raising rank's code is lower than that of ranks that end because of it."""
     job = Job(LEFT, LEFT, LEFT, given=(A, B))
     assert job.run() == 1
     assert len(job.begun) == 3
     assert "3 starts in a row ended before all ranks had made a commit" in capsys.readouterr()[1]
 
 
-def test_ranks_that_leave_for_a_host_have_not():
+def test_restart_codes_for_new_hosts_are_not_failures():
     there = [A]
 
     def comes(names, watch):
@@ -175,7 +173,7 @@ def test_ranks_that_leave_for_a_host_have_not():
     assert job.agents.said == [added, removed, added, removed, added]
 
 
-def test_nor_do_they_hide_a_program_that_fails():
+def test_new_hosts_do_not_hide_failures():
     there = [A]
 
     def comes(names, watch):
@@ -188,7 +186,7 @@ def test_nor_do_they_hide_a_program_that_fails():
     assert len(job.begun) == 5
 
 
-def test_a_commit_begins_the_count_anew():
+def test_commit_resets_the_failure_count():
     def commits(names, watch):
         job.commit += 1
         return End(AGAIN)
@@ -208,7 +206,7 @@ def test_a_commit_begins_the_count_anew():
         ("10.0.0.1 10.0.0.2", "b", "10.0.0.1"),
     ],
 )
-def test_the_host_whose_rank_has_failed_is_known_by_its_own_name(names, told, left, monkeypatch):
+def test_failed_host_is_found_by_its_own_name(names, told, left, monkeypatch):
     def addresses(host, port):
         return [(0, 0, 0, "", ("10.0.0.2", 0))] if host == "b" else []
 
@@ -219,7 +217,7 @@ def test_the_host_whose_rank_has_failed_is_known_by_its_own_name(names, told, le
     assert [begun for _, begun in job.begun] == ["".join(names.split()), left]
 
 
-def test_ranks_do_not_leave_for_a_host_that_does_not_answer_yet(capsys):
+def test_ranks_do_not_end_for_unreachable_hosts(capsys):
     there = [A]
 
     def comes(names, watch):
@@ -241,11 +239,11 @@ def test_ranks_do_not_leave_for_a_host_that_does_not_answer_yet(capsys):
     job = Job(comes, GOOD, found=there)
     assert job.run() == 0
     assert job.begun == [(0, "a"), (1, "ab")]
-    assert "b cannot be reached, and is left out for" in capsys.readouterr()[1]
+    assert "b cannot be reached and is excluded for" in capsys.readouterr()[1]
 
 
-def test_the_store_of_a_host_that_was_withdrawn_is_not_kept():
-    """That of one which is left out for a while is: it comes back."""
+def test_agent_of_a_withdrawn_host_is_ended():
+    """The agent of a temporarily excluded host is kept, because the host returns."""
     there = [A, B, C]
 
     def goes(names, watch):
@@ -259,8 +257,8 @@ def test_the_store_of_a_host_that_was_withdrawn_is_not_kept():
     assert job.agents.kept == [{"a", "b", "c"}, {"a", "c"}]
 
 
-def test_the_end_of_a_start_spares_a_script_that_is_being_asked():
-    """It was killed, and the user told that it had failed."""
+def test_end_of_a_start_spares_the_discovery_script():
+    """The script was killed and reported as failed."""
     with contextlib.ExitStack() as stack:
         script = subprocess.Popen(["sh", "-c", "sleep 60 & wait"])
         other = subprocess.Popen(["sleep", "60"])
@@ -282,8 +280,8 @@ def test_the_end_of_a_start_spares_a_script_that_is_being_asked():
     assert fates == [True, True, False]
 
 
-def test_a_script_that_hangs_is_ended_with_what_it_has_started(tmp_path, monkeypatch):
-    """Its shell alone was."""
+def test_hanging_script_is_ended_with_its_children(tmp_path, monkeypatch):
+    """Only its shell was ended."""
     script = tmp_path / "discover"
     script.write_text(f"#!/bin/sh\nsleep 60 & echo $! > {tmp_path}/sleeps; wait\n")
     script.chmod(0o755)
@@ -296,12 +294,12 @@ def test_a_script_that_hangs_is_ended_with_what_it_has_started(tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("prints", "told"),
     [
-        (r"printf 'a:1\n\377\376\n'", r"bytes that are no UTF-8 text, in line 2: b'\xff\xfe"),
-        ("yes", "printed more than 64 KiB, and was ended"),
+        (r"printf 'a:1\n\377\376\n'", r"bytes that are not UTF-8, in line 2: b'\xff\xfe"),
+        ("yes", "was ended because it printed more than 64 KiB"),
     ],
 )
-def test_a_script_that_prints_no_hosts_is_told_of(tmp_path, prints, told):
-    """It was "No such process" for the one, and all of a machine's memory for the other."""
+def test_invalid_script_output_is_reported(tmp_path, prints, told):
+    """One gave "No such process", the other took all of the machine's memory."""
     script = tmp_path / "discover"
     script.write_text(f"#!/bin/sh\n{prints}\n")
     script.chmod(0o755)
@@ -309,7 +307,7 @@ def test_a_script_that_prints_no_hosts_is_told_of(tmp_path, prints, told):
         elastic_discovery.Discovery(str(script), None)
 
 
-def test_a_signal_to_end_is_obeyed_once_and_those_for_ranks_are_not():
+def test_signal_to_end_is_obeyed_once_and_signals_for_ranks_are_ignored():
     before = {each: signal.getsignal(each) for each in (*signals.ENDING, signal.SIGUSR1)}
     try:
         with signals.obeyed():
@@ -332,14 +330,14 @@ def be_asked_twice():
 
 
 def heed():
-    """Not as nohup has it, or a shell for what it runs in the background."""
+    """Undo ignored signals, as under nohup or in a shell's background processes."""
     for signum in (signal.SIGHUP, signal.SIGINT):
         signal.signal(signum, signal.SIG_DFL)
 
 
 @pytest.fixture
 def started(tmp_path, mpi_library):
-    """Starts an elastic job on hosts, a line each, with its program's text; gives the process."""
+    """Starts an elastic job, given lines of hosts and a program's text; returns the process."""
     (tmp_path / "tmp").mkdir()
     running = []
 
@@ -374,9 +372,9 @@ def started(tmp_path, mpi_library):
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_job_that_waits_for_hosts_ends_in_order(started, tmp_path, signum):
+def test_job_waiting_for_hosts_ends_cleanly(started, tmp_path, signum):
     job = started("localhost:1\\n", "", "--min-np", "2")
-    assert "waiting for hosts: there are slots for 1 of the 2 ranks" in job.stderr.readline()
+    assert "waiting for hosts: 1 of 2 slots are available" in job.stderr.readline()
     assert [path.name[:15] for path in (tmp_path / "tmp").iterdir()] == []
     job.send_signal(signal.SIGUSR1)
     job.send_signal(signal.SIGUSR2)
@@ -386,8 +384,8 @@ def test_a_job_that_waits_for_hosts_ends_in_order(started, tmp_path, signum):
     assert not [*(tmp_path / "tmp").iterdir()]
 
 
-def test_a_discovery_script_that_hangs_ends_with_the_job(started, wait_until):
-    """It was left behind, with what it had started."""
+def test_hanging_discovery_script_ends_with_the_job(started, wait_until):
+    """The script and its children were left running."""
     job = started("'; exec sleep 1000 #", "", "--min-np", "2")
 
     def asked():
@@ -401,7 +399,7 @@ def test_a_discovery_script_that_hangs_ends_with_the_job(started, wait_until):
     wait_until(lambda: not script.is_running(), 60)
 
 
-def test_hosts_that_stay_have_too_few_slots():
+def test_fixed_hosts_with_too_few_slots():
     """The job waited for hosts that could not come."""
     options = argparse.Namespace(hosts="localhost:1", hostfile=None)
     with pytest.raises(UsageError, match=r"-np 2 is more than the 1 slot of localhost:1; ask"):
@@ -409,9 +407,9 @@ def test_hosts_that_stay_have_too_few_slots():
 
 
 @pytest.mark.parametrize("line", ["hello world this is: nonsense", "localhost:two"])
-def test_what_a_discovery_script_prints_is_told_as_its_own(line):
-    """It was said of `-H`, which nobody had given."""
-    with pytest.raises(UsageError, match=r"^--host-discovery-script: '[^-]* is not "):
+def test_errors_name_the_discovery_script(line):
+    """The error named `-H`, although it was not given."""
+    with pytest.raises(UsageError, match=r"^--host-discovery-script: .*(is not|must be) "):
         parse_discovered(line, None)
 
 
@@ -429,8 +427,8 @@ time.sleep(600)
 """
 
 
-def test_one_that_runs_gives_its_ranks_their_time(started, tmp_path, wait_until):
-    """While a start runs, the signal is for that."""
+def test_running_start_gives_ranks_the_grace_period(started, tmp_path, wait_until):
+    """While a start runs, the start handles the signal."""
     job = started("localhost:1\\n", SAVES, "--min-np", "1")
     wait_until((tmp_path / "ready").exists, 60)
     job.send_signal(signal.SIGTERM)
@@ -439,7 +437,7 @@ def test_one_that_runs_gives_its_ranks_their_time(started, tmp_path, wait_until)
     assert not [*(tmp_path / "tmp").iterdir()]
 
 
-# Other machines are this one, where agents need other names; what a host must have they lack.
+# "Other machines" are this one, so agents need other names. The host check reports a fault.
 SSH = """#!/bin/sh
 case "$*" in
 *agent.py*) for last; do :; done; exec /bin/sh -c "$last.other" ;;
@@ -448,11 +446,11 @@ esac
 """
 
 
-def test_what_a_start_finds_wrong_with_a_host_leaves_that_out(started, tmp_path):
+def test_host_with_a_fault_is_excluded(started, tmp_path):
     (tmp_path / "ssh").write_text(SSH)
     (tmp_path / "ssh").chmod(0o755)
     job = started("localhost:1\\nother:1\\n", "import os; os.write(2, b'runs\\n')", "--min-np", "1")
     _, errors = job.communicate(timeout=120)
     assert job.returncode == 0, errors
-    said = "tf_hvd run: host other: no tf_hvd there; it is left out for 600 s\n"
+    said = "tf_hvd run: host other: no tf_hvd there; it is excluded for 600 s\n"
     assert errors.count(said) == errors.count("runs\n") == 1, errors

@@ -1,4 +1,4 @@
-"""What a rank of an elastic job does at its beginning and its end, alone."""
+"""The engine of a single rank at the beginning and the end of an elastic training."""
 
 import types
 
@@ -12,7 +12,7 @@ from tf_hvd.elastic import engine as engines
 
 
 class Quiet:
-    """An engine that notes what a training asks of it."""
+    """An engine that records the calls of a training run."""
 
     def __init__(self, _store=None):
         self.asked = []
@@ -27,7 +27,7 @@ made = []
 
 @pytest.fixture
 def trained(monkeypatch):
-    """Calls a function as an elastic training; the engines that were made for it."""
+    """Calls a function as an elastic training; returns the engines that were created."""
     made.clear()
     monkeypatch.setattr(running, "open_store", object)
     monkeypatch.setattr(running, "_has_trained", False)
@@ -36,15 +36,15 @@ def trained(monkeypatch):
     return lambda function: running.run(function)(nothing)
 
 
-def test_a_second_training_is_refused(trained):
-    """It took up the last commit of the first one, in silence."""
+def test_second_training_is_refused(trained):
+    """It silently continued from the last commit of the first training."""
     assert trained(lambda _state: 7) == 7
-    with pytest.raises(RuntimeError, match="one elastic training"):
+    with pytest.raises(RuntimeError, match="only one elastic training"):
         trained(lambda _state: 8)
     assert [each.asked for each in made] == [["finish"]]
 
 
-def test_signals_end_a_rank_again_when_a_training_has_raised(trained):
+def test_signal_handlers_are_restored_after_an_exception(trained):
     def fails(_state):
         raise ValueError("sample 17")
 
@@ -53,8 +53,8 @@ def test_signals_end_a_rank_again_when_a_training_has_raised(trained):
     assert [each.asked for each in made] == [["stop_listening"]]
 
 
-def test_a_rank_may_end_while_commits_are_looked_for(monkeypatch):
-    """It ended by an AssertionError, and was named in the place of the one that had died."""
+def test_rank_may_end_while_searching_for_commits(monkeypatch):
+    """It ended with an AssertionError, and was named instead of the dead rank."""
     told = []
     monkeypatch.setattr(basics, "ends_by", lambda error, _trace: told.append(error))
     engine = engines.Engine(None)
@@ -66,8 +66,8 @@ def test_a_rank_may_end_while_commits_are_looked_for(monkeypatch):
     assert told == [died]
 
 
-def test_statistics_of_a_rank_outlive_restarts_between_which_nobody_assigns_to_them():
-    """After the second restart they were those of the first rank of its node."""
+def test_unchanged_statistics_survive_two_restarts():
+    """After the second restart the rank had the statistics of its node's first rank."""
     model = tf.keras.Sequential([tf.keras.Input([2]), tf.keras.layers.BatchNormalization()])
     kept = state.TensorFlowKerasState(model, step=3)
     begun = {}
@@ -81,8 +81,8 @@ def test_statistics_of_a_rank_outlive_restarts_between_which_nobody_assigns_to_t
     assert set(begun) == {name for name in values if "moving_var" in name}
 
 
-def test_the_values_of_rank_0_outlive_its_machine(store, monkeypatch):
-    """Those of another node's first rank, which that had written into its file, were taken."""
+def test_values_of_rank_0_survive_its_machine(store, monkeypatch):
+    """The values in another node's file, of that node's first rank, were used."""
     for name, value in (("rank", 0), ("size", 1), ("local_rank", 1), ("cross_size", 2)):
         monkeypatch.setattr(basics, name, lambda value=value: value)
     monkeypatch.setattr(engines, "allgather_object", lambda value, name: [value])
@@ -92,7 +92,7 @@ def test_the_values_of_rank_0_outlive_its_machine(store, monkeypatch):
     engine._writer = commits.Writer(store, 0, 1, 0)
     engine.commit(commits.Contents(b"of rank 0", weight, {}))
     engine.writer.flush()
-    # As if there were the other node's alone.
+    # As if only the other node's file existed.
     file = commits.commit_file.CommitFile(store.file("commit.0.0"))
     file.write(1, 1, {"w": np.full([3], 2.0, np.float32)})
     again = engines.Engine(store)
@@ -104,8 +104,8 @@ def test_the_values_of_rank_0_outlive_its_machine(store, monkeypatch):
 
 
 @pytest.mark.parametrize("other_machine", [True, False])
-def test_memory_of_commits_is_named_by_its_place_on_the_machine(store, monkeypatch, other_machine):
-    """By its node's number it stayed, and nobody used it, when a start had other numbers."""
+def test_commit_memory_is_named_by_place_on_the_machine(store, monkeypatch, other_machine):
+    """Memory named by the node's number stayed unused after a start with other numbers."""
     for name, value in (("rank", 1), ("size", 2), ("local_rank", 0)):
         monkeypatch.setattr(basics, name, lambda value=value: value)
 
@@ -116,6 +116,6 @@ def test_memory_of_commits_is_named_by_its_place_on_the_machine(store, monkeypat
     engine = engines.Engine(store)
     engine._begin(0)
     engine.stop_listening()
-    place = 0 if other_machine else 1  # ranks that take themselves for two machines
+    place = 0 if other_machine else 1  # ranks that count as different machines
     assert f"commit.{place}.0" in store.inventory()[1]
     assert f"commit.{1 - place}.0" not in store.inventory()[1]

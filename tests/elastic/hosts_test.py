@@ -1,4 +1,4 @@
-"""Which hosts an elastic job may have."""
+"""The hosts that an elastic job may use."""
 
 import hypothesis.strategies as st
 import pytest
@@ -11,7 +11,7 @@ from tf_hvd.launch.job.hosts import Host
 A, B, C = Host("a", 2), Host("b", 2), Host("c", 1)
 
 
-def test_those_that_were_there_keep_their_order():
+def test_known_hosts_keep_their_order():
     hosts = Hosts(None)
     hosts.found([B, A])
     hosts.found([C, Host("a", 4), B])
@@ -20,19 +20,19 @@ def test_those_that_were_there_keep_their_order():
     assert hosts.usable(0.0) == (A,)
 
 
-def test_a_host_is_left_out_after_some_failures_in_a_row():
+def test_host_is_excluded_after_consecutive_failures():
     hosts = Hosts(None)
     hosts.found([A, B])
     for _ in range(STRIKES - 1):
         assert not hosts.failed("a", 0.0)
-    hosts.went_on()
+    hosts.commit_made()
     for _ in range(STRIKES - 1):
         assert not hosts.failed("a", 0.0)
     assert hosts.failed("a", 0.0)
     assert hosts.usable(1e9) == (B,)
 
 
-def test_with_a_cooldown_it_comes_back():
+def test_excluded_host_returns_after_cooldown():
     hosts = Hosts((10, 30))
     hosts.found([A, B])
     assert hosts.failed("a", 100.0)
@@ -40,7 +40,7 @@ def test_with_a_cooldown_it_comes_back():
     assert hosts.usable(120.1) == (A, B)
 
 
-def test_a_host_that_cannot_be_reached_is_tried_again_after_longer_and_longer():
+def test_unreachable_host_is_retried_at_growing_intervals():
     hosts = Hosts(None)
     hosts.found([A, B])
     delays = [hosts.lost("b", 0.0) for _ in range(9)]
@@ -51,10 +51,10 @@ def test_a_host_that_cannot_be_reached_is_tried_again_after_longer_and_longer():
     assert hosts.usable(600.0) == (A, B)
     hosts.reached(["b"])
     assert hosts.lost("b", 0.0) <= 60
-    assert not hosts.failed("b", 1000.0), "it is there again"
+    assert not hosts.failed("b", 1000.0), "it is available again"
 
 
-def test_one_that_was_withdrawn_comes_as_another_one():
+def test_withdrawn_host_returns_as_a_new_host():
     hosts = Hosts(None)
     hosts.found([A, B])
     for _ in range(STRIKES):
@@ -62,7 +62,7 @@ def test_one_that_was_withdrawn_comes_as_another_one():
     hosts.unfit("a", 0.0)
     assert hosts.usable(0.0) == ()
     hosts.found([])
-    hosts.lost("b", 0.0)  # only now it is known
+    hosts.lost("b", 0.0)  # recorded only now
     hosts.found([B, A])
     assert hosts.names() == ["b", "a"]
     assert hosts.usable(0.0) == (B, A)
@@ -78,9 +78,9 @@ def test_a_delay_is_horovods(failures, chance, low, more):
     assert seconds == min(low * 2.0**failures + chance * low, high)
 
 
-def test_what_a_script_prints():
+def test_script_output_is_parsed():
     assert parse_discovered("b:2\n\n a \nb:2\n", 3) == (B, Host("a", 3))
     assert parse_discovered("", None) == ()
-    for text, message in (("a\n", "has no slots"), ("a:0\n", "not a positive number")):
+    for text, message in (("a\n", "has no slots"), ("a:0\n", "must be a positive integer")):
         with pytest.raises(UsageError, match=message):
             parse_discovered(text, None)

@@ -1,4 +1,4 @@
-"""Elastic jobs of real ranks: they go on, with the bits of a job that nobody disturbed."""
+"""Elastic jobs of real ranks: they continue bit-identically to an undisturbed job."""
 
 import re
 
@@ -7,7 +7,7 @@ import pytest
 from tf_hvd.observe import trace_reader
 
 pytestmark = pytest.mark.usefixtures("usual_garbage")
-# What a rank has of its own: moving statistics, dropout, NumPy's and Python's random numbers.
+# A rank's own values: moving statistics, dropout, NumPy's and Python's random numbers.
 LOOP = """
 import keras, random
 import tf_hvd.keras as hvd_keras
@@ -45,7 +45,7 @@ _ENDS = {}  # by the number of passes
 
 
 def ends_of_undisturbed(elastic, lines_of, passes="1"):
-    """The bits of the two ranks of LOOP where nobody is killed."""
+    """The results of the two ranks of LOOP, bit by bit, if no rank is killed."""
     if passes not in _ENDS:
         code, output = elastic(LOOP, "-np", "2", "--min-np", "2", PASSES=passes)
         assert code == 0, output
@@ -54,10 +54,10 @@ def ends_of_undisturbed(elastic, lines_of, passes="1"):
     return _ENDS[passes]
 
 
-# Under MPICH as well in ./dev prove elastic.
+# ./dev prove elastic also runs this under MPICH.
 @pytest.mark.parametrize("passes", ["1", pytest.param("2", marks=pytest.mark.tier2)])
 def test_killed_ranks_change_no_bit(elastic, lines_of, tmp_path, passes):
-    """Nor in the middle of an update of several passes. Each start has its own timeline."""
+    """Not even in the middle of an update of several passes. Each start has its own timeline."""
     plain = ("-np", "2", "--min-np", "2")
     expected = ends_of_undisturbed(elastic, lines_of, passes)
     kills = {"PASSES": passes, "KILLS": "7:1 8:0"}
@@ -66,8 +66,8 @@ def test_killed_ranks_change_no_bit(elastic, lines_of, tmp_path, passes):
     code, output = elastic(LOOP, *plain, *timeline, **kills)
     assert code == 0, output
     assert lines_of("end", output) == expected, output
-    assert len(re.findall("starting again with 2 ranks", output)) == 2, output
-    # From the commit before the kill, or the one before that, on all ranks.
+    assert len(re.findall("restarting with 2 ranks", output)) == 2, output
+    # All ranks continue from the last or second last commit before the kill.
     begun = [int(line.split()[1]) for line in lines_of("from", output)]
     for number in (7, 8):
         assert sum(number - 2 <= batch < number for batch in begun) >= 2, output
@@ -78,8 +78,8 @@ def test_killed_ranks_change_no_bit(elastic, lines_of, tmp_path, passes):
 
 
 @pytest.mark.tier2
-def test_a_job_that_lost_everything_goes_on_from_disk(elastic, lines_of, tmp_path):
-    """All ranks, their stores and `tf_hvd run`: with the bits of one that nobody disturbed."""
+def test_job_resumes_from_disk_after_losing_everything(elastic, lines_of, tmp_path):
+    """After the loss of all ranks, stores and `tf_hvd run`, the result is bit-identical."""
     plain = ("-np", "2", "--min-np", "2")
     expected = ends_of_undisturbed(elastic, lines_of)
     folder = tmp_path / "commits"
@@ -87,12 +87,12 @@ def test_a_job_that_lost_everything_goes_on_from_disk(elastic, lines_of, tmp_pat
     code, output = elastic(LOOP, *plain, "--reset-limit", "0", **disk, KILLS="15:1")
     assert code == 137, output
     assert "giving up: --reset-limit 0" in output
-    # The last one, if it is there, lacks the part of the rank that was killed.
+    # The last commit, if it exists, lacks the part of the killed rank.
     assert (folder / "commit.12").exists()
     code, output = elastic(LOOP, *plain, **disk)
     assert code == 0, output
     assert lines_of("from", output) == ["from 11", "from 11"], output
-    assert "rank 0: going on from commit 12 of TF_HVD_COMMIT_DIR" in output
+    assert "rank 0: continuing from commit 12 of TF_HVD_COMMIT_DIR" in output
     assert lines_of("end", output) == expected, output
     assert not list(folder.glob("commit.*"))
 
@@ -155,8 +155,8 @@ say("end", rank, [value.tobytes().hex()[:64] for value in model.get_weights()])
 @pytest.mark.parametrize(
     ("legacy", "steps"), [("", "1"), ("", "2"), ("1", "1")], ids=["keras", "keras_2", "tf_keras"]
 )
-def test_fit_goes_on_in_the_middle_of_an_epoch(elastic, lines_of, legacy, steps):
-    """With the data, the order and the metrics of that epoch, also from its validation."""
+def test_fit_resumes_in_the_middle_of_an_epoch(elastic, lines_of, legacy, steps):
+    """With the data, order and metrics of that epoch; also after a kill during validation."""
     settings = {"TF_USE_LEGACY_KERAS": legacy, "STEPS": steps}
     code, output = elastic(FIT, "-np", "2", "--min-np", "2", **settings)
     assert code == 0, output
@@ -170,17 +170,17 @@ def test_fit_goes_on_in_the_middle_of_an_epoch(elastic, lines_of, legacy, steps)
     found = sorted(set(lines_of("epoch", output)))
     if steps == "1":
         assert found == epochs, output
-    else:  # an execution adds its batches up before they are added to what there was
+    else:  # an execution sums its batches before it adds them to the previous sum
         numbers = [[float(word) for word in line.split()[1:]] for line in found]
         expected = [[float(word) for word in line.split()[1:]] for line in epochs]
         assert numbers == [pytest.approx(line, rel=1e-6) for line in expected], output
     begun = {tuple(map(int, line.split()[1:])) for line in lines_of("from", output)}
-    # A commit is sure to be written when the next one is begun; each epoch has two before the kill.
+    # A commit is certainly written when the next one begins. Each epoch has two before the kill.
     for epoch, most in [(0, 9), (1, 11), (2, 9)]:
         assert any(place[0] == epoch and 0 < place[1] <= most for place in begun), output
 
 
-# One machine, whose slots come and go.
+# One machine with a changing number of slots.
 LEDGER = """
 weight, rate = tf.Variable(0.0), tf.Variable(0.0)
 sampler = hvd.elastic.ElasticSampler(97, 4, keep_global_batch=bool(os.environ.get("KEEP")))
@@ -198,7 +198,7 @@ script = os.path.join(os.environ["FLAGS"], "hosts")
 def train(state):
     for epoch in range(sampler.epoch, 4):
         for indices, share in sampler.weighted_dataset():
-            # With less left than there are ranks, one has a sample again, which does not count.
+            # With fewer samples than ranks, a rank gets a repeated sample, which does not count.
             done = indices if float(share) else indices[:0]
             everyone = hvd.allgather(done, name="indices").numpy().tolist()
             state.seen.append((epoch, everyone))
@@ -214,7 +214,7 @@ def train(state):
                 os.rename(script + ".new", script)
             if place == "3.1" and rank == 1 and once(place):
                 die()
-            time.sleep(0.2)  # so that there are hosts to be found
+            time.sleep(0.2)  # so that new hosts can be found
             state.commit()
         sampler.set_epoch(epoch + 1)
 
@@ -229,7 +229,7 @@ if rank == 0:
 
 @pytest.mark.tier2
 @pytest.mark.parametrize("keep", ["", "1"], ids=["each_rank_s_batch", "global_batch"])
-def test_no_sample_is_lost_or_done_twice_when_slots_come_and_go(elastic, lines_of, tmp_path, keep):
+def test_no_sample_is_lost_or_repeated_when_slots_change(elastic, lines_of, tmp_path, keep):
     script = tmp_path / "discover"
     script.write_text('#!/bin/sh\ncat "$FLAGS/hosts" 2>/dev/null || echo localhost:1\n')
     script.chmod(0o755)
@@ -266,14 +266,14 @@ say("end", rank)
 
 
 @pytest.mark.tier2
-def test_process_sets_are_formed_again_or_refused_by_name(elastic, lines_of, tmp_path):
+def test_process_sets_are_recreated_or_refused_by_name(elastic, lines_of, tmp_path):
     script = tmp_path / "discover"
     script.write_text('#!/bin/sh\ncat "$FLAGS/hosts" 2>/dev/null || echo localhost:3\n')
     script.chmod(0o755)
     options = ("-np", "3", "--min-np", "2", "--host-discovery-script", str(script))
     code, output = elastic(SETS, *options, MEMBERS="0 1")
     assert code == 0, output
-    # Rank 2, whom nothing but commits binds to the others, may not have written its fourth.
+    # Rank 2, which only commits synchronize, may not have written its fourth commit.
     assert lines_of("from", output)[-2:] in (["from 4 2"] * 2, ["from 3 2"] * 2), output
     assert lines_of("end", output) == ["end 0", "end 1"], output
     code, output = elastic(SETS, *options, MEMBERS="0 2")
@@ -283,7 +283,7 @@ def test_process_sets_are_formed_again_or_refused_by_name(elastic, lines_of, tmp
     assert "3 starts in a row ended before all ranks had made a commit" in said, output
 
 
-def test_without_the_launcher_s_help_a_state_takes_back_what_was_saved(elastic, lines_of):
+def test_state_is_restored_in_a_job_that_is_not_elastic(elastic, lines_of):
     code, output = elastic(
         """
 weight = tf.Variable(float(rank))
@@ -337,8 +337,8 @@ say("trained", rank)
 """
 
 
-def test_a_step_that_was_traced_without_a_reduction_gets_one(elastic, lines_of):
-    """As in Horovod's examples: a variable of ours could not be made in the second trace."""
+def test_step_traced_without_reduction_gets_one(elastic, lines_of):
+    """As in Horovod's examples: tf_hvd could not create a variable in the second trace."""
     code, output = elastic(ASKED_TWICE, "-np", "2")
     assert code == 0, output
     assert lines_of("trained", output) == ["trained 0", "trained 1"], output

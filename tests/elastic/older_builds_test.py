@@ -1,7 +1,7 @@
-"""Files that older builds have written: read, or refused with a sentence, never misread.
+"""Files written by older builds: they are read, or refused with a message, but never misread.
 
-`older_builds.zip` has them as they were written. A build that changes a form adds what the last
-one wrote, and says here what becomes of it.
+`older_builds.zip` has the original files. A change of a format adds files of the previous build
+and a test of their treatment.
 """
 
 import pathlib
@@ -14,7 +14,7 @@ from tf_hvd.elastic import commit_folder
 from tf_hvd.keras import data_order, rank_state
 
 FILES = zipfile.ZipFile(pathlib.Path(__file__).with_name("older_builds.zip"))
-# What has written the commits, and goes on from them.
+# The program that has written the commits and continues from them.
 PROGRAM = """
 weights = tf.Variable([0.0, 0.0, 0.0])
 state = hvd.elastic.TensorFlowState([weights], batch=0, notes=[])
@@ -36,7 +36,7 @@ train(state)
 
 @pytest.fixture
 def commits_of(tmp_path):
-    """A folder with the commits of a format."""
+    """Creates a folder with the commits of a format."""
 
     def made(number):
         folder = tmp_path / "commits"
@@ -51,7 +51,7 @@ def commits_of(tmp_path):
     return made
 
 
-def test_a_job_goes_on_from_commits_of_format_2(elastic, lines_of, commits_of):
+def test_job_resumes_from_commits_of_format_2(elastic, lines_of, commits_of):
     folder = {"TF_HVD_COMMIT_DIR": str(commits_of(2)), "TF_HVD_COMMIT_DIR_EVERY": "1"}
     code, output = elastic(PROGRAM, "-np", "1", "--min-np", "1", **folder)
     assert code == 0, output
@@ -59,19 +59,21 @@ def test_a_job_goes_on_from_commits_of_format_2(elastic, lines_of, commits_of):
     assert lines_of("from", output) == [expected], output
 
 
-def test_commits_of_format_1_are_refused_and_stay(store, commits_of):
-    """They had the program's objects in the file of each machine."""
+def test_commits_of_format_1_are_refused_and_kept(store, commits_of):
+    """That format had the program's objects in the file of each machine."""
     path = commits_of(1)
     before = {file.name: file.read_bytes() for file in path.iterdir()}
     folder = commit_folder.CommitFolder(str(path), 1)
-    with pytest.raises(ValueError, match=r"commit\.3: it has format 1, of another version"):
+    with pytest.raises(
+        ValueError, match=r"commit\.3: another version of tf_hvd has written it \(format 1\)"
+    ):
         folder.load(store)
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before
 
 
 @pytest.fixture
 def states_of(tmp_path):
-    """Restores what lies beside a backup: the epoch, and the callback that was backed up."""
+    """Restores the rank state of a backup: the epoch and the backed-up callback."""
 
     def restored(name):
         path = tmp_path / "tf_hvd_ranks"
@@ -89,12 +91,12 @@ def states_of(tmp_path):
     return restored
 
 
-def test_what_lies_beside_a_backup_is_read(states_of):
+def test_rank_state_of_a_backup_is_read(states_of):
     epoch, stopping = states_of("backup in a NumPy archive")
     assert (epoch, stopping.best, stopping.wait) == (7, 0.25, 2)
 
 
-def test_what_lay_beside_a_backup_before_is_refused(states_of):
-    """JSON, and the bytes of the arrays behind it."""
-    with pytest.raises(ValueError, match="not written by this version of tf_hvd: remove it to"):
+def test_old_rank_state_of_a_backup_is_refused(states_of):
+    """The old format was JSON followed by the bytes of the arrays."""
+    with pytest.raises(ValueError, match="not written by this version of tf_hvd"):
         states_of("backup in JSON and bytes")

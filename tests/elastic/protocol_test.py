@@ -1,4 +1,4 @@
-"""Agents and damaged messages: their link ends, and nothing else."""
+"""Agents and damaged messages: only the message's link ends."""
 
 import contextlib
 import io
@@ -18,8 +18,8 @@ from hypothesis import example, given, settings
 from tf_hvd.core import contract, messages
 from tf_hvd.launch.machine import agent
 
-ROUNDS = int(os.environ.get("TF_HVD_FUZZ_ROUNDS", "100"))  # ./dev prove fuzz makes more of them
-LIMIT = 60  # seconds for what takes none
+ROUNDS = int(os.environ.get("TF_HVD_FUZZ_ROUNDS", "100"))  # ./dev prove fuzz runs more
+LIMIT = 60  # seconds for steps that take no time
 MESSAGES = (
     ({"do": contract.PART, "round": 0, "rank": 1, "commit": 25}, b"weights" * 20),
     ({"do": contract.PARTS, "round": 0}, b""),
@@ -44,12 +44,12 @@ def bytes_of(message, load=b""):
 
 
 def framed(text, rest=b"\n"):
-    """A message of any text at all."""
+    """A message with any text as its header."""
     return struct.pack("<I", len(text)) + text + rest
 
 
 def read_all(data):
-    """What ends the reading of this."""
+    """The exception that ends the reading of data."""
     file = io.BufferedReader(io.BytesIO(data))
     try:
         while True:
@@ -62,7 +62,7 @@ def read_all(data):
 
 @st.composite
 def damaged(draw):
-    """Some messages with other bytes in their place, without some, with more, or cut off."""
+    """Messages with changed, missing or additional bytes, or truncated."""
     data = bytearray()
     for one in draw(st.lists(st.sampled_from(MESSAGES), min_size=1, max_size=4)):
         data += bytes_of(*one)
@@ -81,7 +81,7 @@ def damaged(draw):
 
 @st.composite
 def odd(draw):
-    """A whole message, of which a field is of another kind than it should be, or not there."""
+    """A complete message with a field of a wrong type, or without it."""
     message, load = draw(st.sampled_from(MESSAGES))
     message = dict(message)
     field = draw(st.sampled_from([*message, "do"]))
@@ -96,7 +96,7 @@ BYTES = st.binary(max_size=200) | damaged() | odd()
 HEADERS = {
     "no object": b"[]",
     "no length": b"{}",
-    "a length that is none": b'{"bytes": "x"}',
+    "an invalid length": b'{"bytes": "x"}',
     "null": b'{"bytes": null}',
     "infinite": b'{"bytes": Infinity}',
     "overflowing": b'{"bytes": 1e999}',
@@ -111,26 +111,26 @@ HEADERS = {
 
 
 @pytest.mark.parametrize("name", HEADERS)
-def test_headers_that_nobody_sends(name):
-    """Also where less follows than they say; nothing of that size is taken."""
+def test_invalid_headers(name):
+    """Also if less data follow than they announce; no memory of that size is allocated."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert read_all(framed(HEADERS[name], b"a little")) is not None
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 256 << 10  # KiB
 
 
-def test_a_long_message_is_not_read():
-    assert "a message of" in str(read_all(struct.pack("<I", (1 << 20) + 1) + b"{}"))
-    assert "a message of" in str(read_all(b"\xff" * 100))
+def test_too_long_message_is_not_read():
+    assert "invalid length of" in str(read_all(struct.pack("<I", (1 << 20) + 1) + b"{}"))
+    assert "invalid length of" in str(read_all(b"\xff" * 100))
 
 
 @settings(max_examples=ROUNDS)
 @given(BYTES)
-def test_what_is_received_is_a_message_or_refused(data):
+def test_received_data_is_a_message_or_refused(data):
     read_all(data)
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda one: one[0]["do"])
-def test_each_end_of_a_message_is_missed(message):
+def test_truncated_message_is_detected(message):
     whole = bytes_of(*message)
     for size in range(len(whole)):
         assert isinstance(read_all(whole[:size]), EOFError)
@@ -138,7 +138,7 @@ def test_each_end_of_a_message_is_missed(message):
 
 
 class Running:
-    """An agent in this process, with a `tf_hvd run`, and the links that a test makes."""
+    """An agent in this process, a simulated `tf_hvd run`, and the links that a test creates."""
 
     def __init__(self):
         self._above, below = socket.socketpair()
@@ -161,7 +161,7 @@ class Running:
         self.raised.append(what.exc_value)
 
     def _run(self):
-        """Does what `tf_hvd run` does: it says that it has a part."""
+        """Simulate `tf_hvd run`: confirm each part."""
         with contextlib.suppress(EOFError), self._above.makefile("rwb") as file:
             while True:
                 message, _ = messages.receive(file)
@@ -177,7 +177,7 @@ class Running:
         self._agent.settle()
 
     def end(self):
-        """Returns what was raised."""
+        """End it; returns the raised exceptions."""
         self._agent.close()
         self._above.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
@@ -189,16 +189,16 @@ class Running:
 
 @pytest.fixture(scope="module")
 def no_memory_left():
-    """Closes what agents have made here: they keep it until their process ends."""
+    """Closes memory that agents have created, which they keep until their process ends."""
     yield
     for number in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # what has listed them
+        with contextlib.suppress(OSError):  # the descriptor of the listing itself
             if contract.COMMIT_MEMORY in os.readlink(f"/proc/self/fd/{number}"):
                 os.close(int(number))
 
 
 def is_served(link):
-    """Whether an agent does what is asked for."""
+    """Whether an agent answers a request."""
     with link.makefile("rwb") as file:
         messages.send(file, {"do": contract.PART, "round": 0, "rank": 0, "commit": 9}, b"x")
         has = messages.receive(file)[0]
@@ -207,7 +207,7 @@ def is_served(link):
 
 
 def said_to(link, data):
-    """Sends it, and reads what comes until the other side closes."""
+    """Send data, and read until the other side closes."""
     with contextlib.suppress(ConnectionError):
         link.sendall(data)
         link.shutdown(socket.SHUT_WR)
@@ -223,7 +223,7 @@ def said_to(link, data):
 @example(framed(b'{"do": "part", "round": 0, "rank": "one", "commit": 1, "bytes": 0}'))
 @example(framed(b'{"do": "fetch", "round": 0, "rank": [], "commit": 1, "bytes": 0}'))
 @example(framed(b'{"round": 0, "do": "parts", "bytes": 1e999}'))
-def test_a_damaged_message_ends_its_link_alone(no_memory_left, data):
+def test_damaged_message_ends_only_its_link(no_memory_left, data):
     running = Running()
     with running.link() as other:
         with running.link() as link:
@@ -240,13 +240,13 @@ def test_a_damaged_message_ends_its_link_alone(no_memory_left, data):
 @example(bytes_of({"do": "round"}))
 @example(bytes_of({"do": "notify", "says": 1 << 70}))
 @example(framed(b'{"do": "round", "number": 1, "bytes": Infinity}'))
-def test_so_does_one_of_tf_hvd_run(no_memory_left, data):
+def test_damaged_message_of_tf_hvd_run_ends_the_agent(no_memory_left, data):
     away = agent.Away(secrets.token_hex(8), io.BytesIO())
     away.obey(io.BufferedReader(io.BytesIO(data)))
 
 
-def test_an_agent_says_nothing_of_them():
-    """Its standard error is that of `tf_hvd run`; what it keeps for others is still there."""
+def test_agent_prints_nothing_about_damaged_messages():
+    """Its standard error is that of `tf_hvd run`. Data stored for other ranks are kept."""
     token = secrets.token_hex(8)
     command = [sys.executable, "-I", "-S", agent.__file__, "here", token]
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)

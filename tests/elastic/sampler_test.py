@@ -1,4 +1,4 @@
-"""ElasticSampler: each sample of an epoch once, whatever ranks come and go."""
+"""ElasticSampler: each sample of an epoch is used once, even if the number of ranks changes."""
 
 import hypothesis.strategies as st
 import numpy as np
@@ -10,7 +10,7 @@ from tf_hvd.elastic import ElasticSampler
 
 
 class World:
-    """Stands for `tf_hvd.size()` and `rank()`."""
+    """Simulates `tf_hvd.size()` and `rank()`."""
 
     size, rank = 1, 0
 
@@ -24,7 +24,7 @@ def world():
 
 
 def parts_of(make, state, ranks):
-    """What each rank goes through from a state on, pass by pass; and a sampler of rank 0."""
+    """The passes of each rank from a state on, and a sampler of rank 0."""
     World.size, samplers = ranks, []
     for World.rank in range(ranks):
         sampler = make()
@@ -36,7 +36,7 @@ def parts_of(make, state, ranks):
 
 
 def train(samplers, done):
-    """So many steps of all ranks: what they train on, each with the update and pass it is of."""
+    """Run `done` steps of all ranks; returns their samples with the update and pass of each."""
     seen = []
     for step in range(done):
         for sampler, parts in samplers:
@@ -52,7 +52,7 @@ def train(samplers, done):
 
 
 def draw_job(data):
-    """How many ranks each start has, and what makes a sampler."""
+    """The number of ranks of each start, and a function that creates a sampler."""
     sizes = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=5), "ranks")
     size = data.draw(st.integers(max(sizes), 200), "samples")
     batch, keeps = data.draw(st.integers(1, 9), "batch"), data.draw(st.booleans(), "keeps")
@@ -64,17 +64,17 @@ def draw_job(data):
 
 @given(st.data())
 def test_each_sample_once(data):
-    """With restarts anywhere, also between the passes of an update."""
+    """With restarts at any point, including between the passes of an update."""
     sizes, size, make = draw_job(data)
     state, seen = None, []
     for ranks, after in zip(sizes, [*sizes[1:], None], strict=True):
         samplers = parts_of(make, state, ranks)
-        (steps,) = {len(parts) for _, parts in samplers}  # all ranks make as many
+        (steps,) = {len(parts) for _, parts in samplers}  # all ranks make the same number
         done = steps if after is None else data.draw(st.integers(0, steps), "steps")
         found, state = train(samplers, done)
         seen += found
         if state["passed"] and after not in (None, ranks):
-            # The update that is not complete begins anew.
+            # The incomplete update restarts.
             seen = [one for one in seen if one[0] != state["position"]]
     assert sorted(index for *_, part in seen for index in part) == list(range(size))
     assert state["position"] == size
@@ -82,7 +82,7 @@ def test_each_sample_once(data):
 
 @given(st.integers(1, 5), st.integers(1, 9), st.integers(1, 100), st.integers(1, 5))
 def test_weights_give_the_mean_of_an_update(first, batch, more, then):
-    """Of parts that are not of one size, averaged over ranks and passes."""
+    """For parts of different sizes, averaged over ranks and passes."""
     size = batch * first + more
     World.size, World.rank = first, 0
     before = ElasticSampler(size, batch, keep_global_batch=True)
@@ -98,7 +98,7 @@ def test_weights_give_the_mean_of_an_update(first, batch, more, then):
         assert mean == pytest.approx(np.concatenate([values[i] for i, w in parts if w]).mean())
 
 
-def test_the_global_batch_is_kept():
+def test_global_batch_is_kept():
     World.size = 4
     state = ElasticSampler(1000, 8, keep_global_batch=True).state_dict()
     World.size = 2
@@ -110,7 +110,7 @@ def test_the_global_batch_is_kept():
     assert (plain.global_batch, plain.passes) == (16, 1)
 
 
-def test_an_epoch_that_has_begun_goes_on():
+def test_started_epoch_continues():
     World.size = 1
     sampler = ElasticSampler(10, 4, shuffle=False)
     sampler.record_batch()
@@ -128,7 +128,7 @@ def test_an_epoch_that_has_begun_goes_on():
 
 
 @pytest.mark.parametrize(("size", "batch"), [(0, 1), (1, 0), (1, 4)])
-def test_what_cannot_be(size, batch):
+def test_invalid_arguments(size, batch):
     World.size = 2
     with pytest.raises(ValueError, match=r"samples|at least 1"):
         ElasticSampler(size, batch)

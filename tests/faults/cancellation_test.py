@@ -1,6 +1,6 @@
-"""A step fails while a collective of it is on its way: the step says why, at once.
+"""A step fails while one of its collectives is in progress: the step reports the error at once.
 
-The other ranks are not disturbed: the call still takes part, whatever has become of its step.
+The other ranks are not affected: the call still takes part after its step has failed.
 """
 
 import re
@@ -33,7 +33,7 @@ def gate(name):
     return body
 
 def attempt(name, step):
-    '''Rank 1 gets the step's own error, rank 0 what it would have got without it.'''
+    '''Rank 1 gets the step's own error, rank 0 its normal result.'''
     if rank == 0:
         say(name, step())
         return
@@ -44,12 +44,12 @@ def attempt(name, step):
         say(name, "raised" if found else str(error))
     (FLAGS / name).touch()
 
-def beside(check, collective, i, in_loop=False):
-    '''The collective beside the failure on rank 1, after it on rank 0.
+def concurrent(check, collective, i, in_loop=False):
+    '''The collective concurrent with the failure on rank 1, after it on rank 0.
 
-    `i` is no constant, and the function has no state: TensorFlow neither runs it
-    beforehand nor puts it behind the collective. That one takes `i` as well: of two things
-    that become ready together TensorFlow gives the expensive one a thread of its own.
+    `i` is not a constant and the function has no state, so TensorFlow neither runs it
+    beforehand nor orders it after the collective. The collective depends on `i` as well:
+    of two ops that become ready together, TensorFlow runs the expensive one on a new thread.
     '''
     failed = tf.ensure_shape(tf.numpy_function(check, [i], tf.float32, stateful=False), [])
     value = tf.constant([1.0 + rank])  # ready before `i` in a loop, after it elsewhere
@@ -61,7 +61,7 @@ def beside(check, collective, i, in_loop=False):
 
 def both(name, collective):
     check = gate(name)
-    step = tf.function(lambda i: beside(check, collective, i))
+    step = tf.function(lambda i: concurrent(check, collective, i))
     attempt(name, lambda: step(tf.constant(0))[0].numpy().tolist())
 
 def sum_as(name):
@@ -76,8 +76,8 @@ def results(rank, output):
     return {line[0]: line[-1] for line in lines}
 
 
-def test_a_step_fails_beside_a_collective(job, tmp_path):
-    """In functions and a loop; what is in flight is of every kind of memory."""
+def test_step_fails_during_a_collective(job, tmp_path):
+    """In functions and a loop, with results in every kind of memory in flight."""
     program = PREAMBLE.replace("FLAG_FOLDER", repr(str(tmp_path)))
     _, output = job(
         program
@@ -95,11 +95,11 @@ check = gate("loop")
 @tf.function
 def loop():
     def body(i, total):
-        reduced, failed = beside(check, sum_as("looped"), i, in_loop=True)
+        reduced, failed = concurrent(check, sum_as("looped"), i, in_loop=True)
         return i + 1, total + reduced + failed
     return tf.while_loop(lambda i, _: i < 1, body, (0, tf.constant([0.0])))
 attempt("loop", lambda: loop()[1].numpy().tolist())
-reduce("end")  # nobody leaves before
+reduce("end")  # no rank leaves earlier
 """,
         **LIMIT_IS_FAR,
     )
@@ -115,8 +115,8 @@ reduce("end")  # nobody leaves before
     assert told[1] == dict.fromkeys(told[0], "raised"), output
 
 
-def test_a_failed_step_in_a_session_and_one_that_is_made_again(job, tmp_path):
-    """The first call of the step that is made again still waits then: no duplicate."""
+def test_failed_step_in_a_session_and_repeated_step(job, tmp_path):
+    """The first call of the repeated step still waits then. It is not a duplicate."""
     program = PREAMBLE.replace("FLAG_FOLDER", repr(str(tmp_path)))
     _, output = job(
         program
@@ -124,7 +124,7 @@ def test_a_failed_step_in_a_session_and_one_that_is_made_again(job, tmp_path):
 check = gate("session")
 with tf.Graph().as_default(), tf.compat.v1.Session() as session:
     i = tf.compat.v1.placeholder(tf.int32, [])
-    fetches = beside(check, sum_as("in_session"), i)
+    fetches = concurrent(check, sum_as("in_session"), i)
     attempt("session", lambda: session.run(fetches, {i: 0})[0].tolist())
 
 check = gate("again")
@@ -155,8 +155,8 @@ say("after", reduce())
     assert told[1] == expected, output
 
 
-def test_both_ranks_fail_beside_different_collectives(job, tmp_path):
-    """Each says its own error; neither waits for the other's collective."""
+def test_both_ranks_fail_during_different_collectives(job, tmp_path):
+    """Each rank reports its own error; neither waits for the other's collective."""
     program = PREAMBLE.replace("FLAG_FOLDER", repr(str(tmp_path)))
     code, output = job(
         program
@@ -172,7 +172,7 @@ def step(i):
 try:
     step(tf.constant(0))
 finally:
-    # Who fails first does not leave before the other one has failed.
+    # The rank that fails first does not leave before the other has failed.
     (FLAGS / str(rank)).touch()
     wait_for((FLAGS / str(1 - rank)).exists)
 """,
@@ -183,25 +183,25 @@ finally:
         assert f"the loss of rank {rank} is not finite" in output
 
 
-def test_a_failed_step_is_told_to_those_who_wait_for_the_next(job, tmp_path):
+def test_failed_step_is_reported_to_waiting_ranks(job, tmp_path):
     program = PREAMBLE.replace("FLAG_FOLDER", repr(str(tmp_path)))
     code, output = job(
         program
         + """
 check = gate("step")
-step = tf.function(lambda i: beside(check, sum_as("reduced"), i))
+step = tf.function(lambda i: concurrent(check, sum_as("reduced"), i))
 if rank == 1:
     try:
         step(tf.constant(0))
     finally:
         (FLAGS / "step").touch()
-# The first may have been in order before rank 1 left.
+# The first call may have been agreed on before rank 1 left.
 error_of(lambda: [step(tf.constant(0)) for _ in range(2)])
 """,
         **LIMIT_IS_FAR,
     )
     assert code != 0
     told = results(0, output)["error:"]
-    # In a line, without the headings and the traceback of the one that failed.
+    # In one line, without the headings and the traceback of the failed rank.
     assert re.search(r"rank 1 .*left: \w+: ValueError: sample 17 of step is broken", told), output
     assert "Traceback" not in told

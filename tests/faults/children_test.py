@@ -1,4 +1,4 @@
-"""Processes that a rank starts: they leave the job alone, whatever they do."""
+"""Processes that a rank starts never disturb the job."""
 
 import re
 
@@ -6,7 +6,7 @@ import pytest
 
 BOTH = pytest.mark.parametrize("family", ["openmpi", "mpich"])
 
-# What multiprocessing starts anew imports this: no TensorFlow but in main().
+# New processes of multiprocessing import this file, so only main() imports TensorFlow.
 CHILDREN = """
 import multiprocessing, os, subprocess, sys
 
@@ -74,9 +74,9 @@ if __name__ == "__main__":
 
 @BOTH
 def test_children_of_a_rank(plain_job, family):
-    """fork, multiprocessing and subprocess, then a sum that is right on all ranks.
+    """fork, multiprocessing and subprocess, then a correct sum on all ranks.
 
-    Then rank 1 fails, and is named: children's ends were taken for that of rank 0.
+    Then rank 1 fails and is named: the ends of children were taken for that of rank 0.
     """
     code, output = plain_job(CHILDREN, family=family)
     told = re.search("child: (.*)", output)
@@ -92,8 +92,8 @@ def test_children_of_a_rank(plain_job, family):
 
 
 @BOTH
-def test_a_program_that_a_rank_starts_calls_init(plain_job, family):
-    """It has the launcher's variables of the rank, and must not take its place."""
+def test_program_started_by_a_rank_calls_init(plain_job, family):
+    """It has the launcher's variables of the rank, but must not join in the rank's place."""
     program = """
 import os, subprocess, sys
 import tensorflow as tf
@@ -127,17 +127,17 @@ print("after:", int(hvd.allreduce(tf.constant([hvd.rank() + 1]), op=hvd.Sum)[0])
 
 
 @BOTH
-def test_files_closed_by_the_script(job, family):
-    """The launcher may end the job at once: what was wrong is in its output by then."""
+def test_script_closes_our_files(job, family):
+    """The launcher may end the job immediately, after the fault was printed."""
     code, output = job(
         """
 if rank == 1:
     os.closerange(3, 1024)
-while True:  # a call may be through before it is noticed
+while True:  # a call may complete before the fault is noticed
     reduce()
 """,
         family=family,
-        keep_others=False,  # else Open MPI overlooks how that rank ended
+        keep_others=False,  # otherwise Open MPI ignores how that rank ended
     )
     assert re.search(
         r"tf_hvd error, rank 1 \(.*\): the script has closed file descriptors that it did", output

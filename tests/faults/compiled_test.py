@@ -1,4 +1,4 @@
-"""Steps that XLA compiles, in which something goes wrong: errors that are raised, with our text."""
+"""Failures in steps that XLA compiles: they raise errors with tf_hvd's texts."""
 
 import re
 
@@ -22,7 +22,7 @@ def errors_of(rank, output):
     return re.findall(rf"<{rank}> error: (.*)", output)
 
 
-def test_a_rank_is_killed_in_a_compiled_step(job):
+def test_rank_killed_in_a_compiled_step(job):
     _, output = job(
         STEP
         + """
@@ -40,7 +40,7 @@ error_of(step)
         assert re.search(r"rank 1 .*died", later), output
 
 
-def test_a_rank_raises_beside_a_compiled_step(job):
+def test_rank_raises_during_a_compiled_step(job):
     code, output = job(
         STEP
         + """
@@ -54,7 +54,7 @@ error_of(step)
     assert "left: ValueError: sample 17 is broken" in error
 
 
-def test_a_rank_does_not_come_to_a_compiled_step(job):
+def test_rank_missing_in_a_compiled_step(job):
     _, output = job(
         STEP
         + """
@@ -71,8 +71,8 @@ if rank == 0:
         assert re.search(r"stall: 'compiled/g' \(world\) .*missing rank 1 ", error), output
 
 
-def test_a_rank_that_compiles_for_long(job):
-    """It was said to be missing, with the advice to look for a branch in the program."""
+def test_slow_compilation_is_reported(job):
+    """It was reported as missing, with the advice to look for a branch in the program."""
     _, output = job(
         """
 @tf.function(autograph=False, jit_compile=True)
@@ -81,7 +81,7 @@ def step(x):
         x = tf.sin(x @ x) + i
     return hvd.allreduce(x, op=hvd.Sum, name="g")
 
-step.get_concrete_function(tf.TensorSpec([8, 8]))  # what takes long is XLA's part alone
+step.get_concrete_function(tf.TensorSpec([8, 8]))  # only XLA's part takes long
 reduce("traced")
 step(tf.ones([8, 8]))
 say("done")
@@ -90,15 +90,16 @@ say("done")
     )
     assert re.search(
         r"slow compilation: 'step/g' \(world\) waited .*submitted by rank 0 .*missing rank 1 .*"
-        r"rank 1 has begun to compile 'step' and made no call since\. XLA compiles a step at ",
+        r"rank 1 has begun to compile 'step' and made no call since, at \S*program\.py, line \d+, "
+        r"in <module>\. XLA compiles a step at ",
         output,
     ), output
     assert "stall: 'step/g'" not in output  # 'traced' may wait: rank 1 traces 300 times as much
     assert output.count("done") == 2
 
 
-def test_more_compiled_steps_side_by_side_than_threads(job):
-    """Each holds a thread of TensorFlow's, and ranks begin with different ones."""
+def test_more_parallel_compiled_steps_than_threads(job):
+    """Each step occupies a thread of TensorFlow, and ranks begin with different steps."""
     _, output = job(
         """
 import threading
@@ -112,7 +113,7 @@ def function_of(i):
 
 steps = [function_of(i) for i in range(8)]
 first, second = (steps[:4], steps[4:]) if rank == 0 else (steps[4:], steps[:4])
-gate = tf.queue.FIFOQueue(1, tf.float32, [2])  # who waits here holds no thread
+gate = tf.queue.FIFOQueue(1, tf.float32, [2])  # waiting here occupies no thread
 
 @tf.function(autograph=False)
 def all_steps(x):
@@ -132,13 +133,13 @@ error_of(train)
         (error,) = errors_of(rank, output)
         assert re.search(
             r"stall: 'step/g\d' .*; rank \d waits for 'step/g\d' .*one of TensorFlow's inter-op "
-            r"threads: run fewer at a time, or raise the number",
+            r"threads: run fewer such steps at a time, or raise the number of threads",
             error,
         ), output
 
 
-def test_ranks_that_differ_in_compiling_are_told(job):
-    """Their calls have other names, for which each waited until the limit."""
+def test_ranks_that_compile_differently_get_an_error(job):
+    """Their calls have different names, so each rank waited until the limit."""
     _, output = job(
         STEP
         + """
@@ -155,8 +156,8 @@ error_of(step if rank == 0 else tf.function(reduce))
         assert "stall" not in error
 
 
-def test_an_explicit_name_is_one_request_in_both_modes(job):
-    """What has a name of its own meets, and the ranks are told at once."""
+def test_explicit_name_is_the_same_request_in_both_modes(job):
+    """Calls with explicit names match, and the ranks get an error immediately."""
     _, output = job(
         """
 from tf_hvd.core import _native
@@ -174,11 +175,11 @@ error_of(named(True), tf.errors.FailedPreconditionError)
     )
     for rank in (0, 1):
         (error,) = errors_of(rank, output)
-        assert "rank 0 has a step that XLA compiles, rank 1 has one that it does not" in error
+        assert "rank 0 has a step that XLA compiles, rank 1 has a step that XLA does not" in error
         assert f"<{rank}> no error" in output
 
 
-def test_a_step_that_is_compiled_after_shutdown(job):
+def test_step_compiled_after_shutdown(job):
     _, output = job(
         STEP
         + """

@@ -1,4 +1,4 @@
-"""Jobs in which something goes wrong, as subprocesses with a time limit."""
+"""Failing jobs, as subprocesses with a time limit."""
 
 import os
 import pathlib
@@ -8,8 +8,8 @@ import tempfile
 import pytest
 
 ENVIRONMENT = pathlib.Path(sys.prefix)
-# Without this the launcher ends the whole job when a rank ends badly, and what
-# the other ranks were told is not to be seen.
+# Without this option the launcher ends the whole job when a rank fails, and the
+# errors of the other ranks cannot be seen.
 KEEP_THE_OTHERS = {"openmpi": ["--mpi-args=--enable-recovery"], "mpich": []}
 LIMIT = 600
 
@@ -17,9 +17,10 @@ PREAMBLE = """
 import os, signal, sys, time
 import tensorflow as tf
 import tf_hvd as hvd
+from tf_hvd.core import _native as native
 
 def say(*what):
-    # Not as tf_hvd run marks lines of standard error. In one piece: launchers mix pieces.
+    # A mark unlike those of tf_hvd run. In one write, because launchers mix writes.
     sys.stdout.write(" ".join([f"<{rank}>", *map(str, what)]) + "\\n")
     sys.stdout.flush()
 
@@ -30,7 +31,7 @@ def error_of(function, kind=tf.errors.UnknownError):
     try:
         function()
     except kind as error:
-        # TensorFlow puts a traceback of the graph in front, in lines of its own.
+        # TensorFlow puts a traceback of the graph before the text, in separate lines.
         say("error:", error.message.replace(chr(10), " "))
     else:
         say("no error")
@@ -47,9 +48,10 @@ def meet(where):
     while len(os.listdir(flag(where))) < int(os.environ["RANKS"]):
         time.sleep(0.01)
 
-# Limits that a test makes short count for init as well; imports and the first op take long.
+# Short limits apply to init as well; imports and the first op take long.
 tf.constant([1.0]) + 1.0
 meet("before init")
+native.hurry = int(os.environ.get("HURRY", "1"))
 hvd.init()
 rank = hvd.rank()
 meet("after init")
@@ -59,7 +61,7 @@ assert reduce("first") == hvd.size()
 
 @pytest.fixture
 def run_job(run_to_end):
-    """Exit code and output of a job with these variables."""
+    """Runs a job with these variables; returns its exit code and output."""
 
     def run(command, environment):
         # Buffered, a print is one write, and lines of several ranks do not mix.
@@ -73,7 +75,7 @@ def run_job(run_to_end):
 def plain_job(tmp_path, run_job, mpi_library):
     """Runs a program on some ranks; returns exit code and output.
 
-    within: what the job's command is an argument of.
+    within: a command that gets the job's command as arguments.
     """
 
     def run(program, ranks=2, family="openmpi", keep_others=True, within=(), **environment):
@@ -84,7 +86,7 @@ def plain_job(tmp_path, run_job, mpi_library):
         command += KEEP_THE_OTHERS[family] if keep_others else []
         command += [sys.executable, str(script)]
         library = str(mpi_library(family))
-        # mpi4py shall use the same one.
+        # mpi4py must use the same library.
         libraries = {"TF_HVD_MPI_LIBRARY": library, "MPI4PY_LIBMPI": library}
         return run_job(command, {**libraries, **environment})
 
@@ -106,7 +108,7 @@ def job(plain_job, tmp_path):
 
 @pytest.fixture
 def bare_mpirun(tmp_path, run_job):
-    """Runs a program under Open MPI's own launcher, with the library that is named."""
+    """Runs a program under Open MPI's own launcher, with the given library."""
 
     def run(program, library, ranks=2):
         script = tmp_path / "program.py"

@@ -1,4 +1,4 @@
-"""Ranks that do not come to init(), or come with other settings: who is told what."""
+"""Ranks that do not reach init(), or that have different settings: the resulting errors."""
 
 import re
 import subprocess
@@ -7,7 +7,7 @@ import pytest
 
 BOTH = pytest.mark.parametrize("family", ["openmpi", "mpich"])
 
-# Before anything else is imported: rank 1 is what a broken script makes of it.
+# Finds the rank before any other import, so that rank 1 can act like a broken script.
 PLACE = """
 import os, pathlib, sys, time
 place = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK")))
@@ -22,7 +22,7 @@ print("joined", hvd.rank(), flush=True)
 
 @BOTH
 def test_a_rank_exits_before_init(plain_job, family):
-    """Both MPIs wait for ever for a rank that ends well without having come."""
+    """Both MPIs wait indefinitely for a rank that exits with code 0 without init()."""
     code, output = plain_job(PLACE + "if place == 1:\n    sys.exit(0)\n" + INIT, family=family)
     assert (
         "tf_hvd run: init() can never finish: rank 1 has ended without calling it. All ranks of "
@@ -33,7 +33,7 @@ def test_a_rank_exits_before_init(plain_job, family):
 
 
 def test_a_rank_raises_before_init(plain_job):
-    """MPICH's launcher lets the others wait; Open MPI's ends them."""
+    """MPICH's launcher lets the other ranks wait; Open MPI's ends them."""
     program = PLACE + "if place == 1:\n    raise ValueError('no data')\n" + INIT
     code, output = plain_job(program, family="mpich")
     assert "rank 1 has ended without calling it" in output
@@ -42,7 +42,7 @@ def test_a_rank_raises_before_init(plain_job):
 
 
 @BOTH
-def test_a_rank_never_comes(plain_job, family):
+def test_rank_never_calls_init(plain_job, family):
     program = PLACE + "while place == 1:\n    time.sleep(1)\n" + INIT
     code, output = plain_job(
         program,
@@ -63,8 +63,8 @@ def test_a_rank_never_comes(plain_job, family):
     assert code != 0
 
 
-def test_a_rank_comes_late(plain_job, tmp_path):
-    """It is waited for; meanwhile the user learns that."""
+def test_late_rank_is_awaited(plain_job, tmp_path):
+    """The other ranks wait for it, with a warning."""
     program = f"""
 log = pathlib.Path({str(tmp_path / "told")!r})
 if place == 0:
@@ -82,7 +82,7 @@ while place == 1 and not (log.exists() and "1 other rank of 2" in log.read_text(
 
 
 def test_shutdown_while_init_waits(plain_job, tmp_path):
-    """As at the end of a program whose init, on another thread, does not come back."""
+    """As at the end of a program with an init on another thread that does not return."""
     program = f"""
 done = pathlib.Path({str(tmp_path / "done")!r})
 while place == 1:
@@ -110,8 +110,8 @@ os._exit(0)
 
 
 @BOTH
-def test_settings_that_differ(plain_job, family):
-    """An error on all ranks; MPI stays tf_hvd's own, so that a right init can follow."""
+def test_different_settings_are_an_error(plain_job, family):
+    """All ranks get an error. MPI stays initialised by tf_hvd, so a correct init can follow."""
     code, output = plain_job(
         PLACE
         + """
@@ -152,8 +152,8 @@ print("finalized", ended.value, flush=True)
 
 
 @BOTH
-def test_mpi_that_allows_too_few_threads(plain_job, family):
-    """tf_hvd's threads and the script's would call it at once."""
+def test_mpi_with_too_low_thread_level(plain_job, family):
+    """Threads of tf_hvd and of the script would call MPI at the same time."""
     code, output = plain_job(
         """
 import mpi4py
@@ -177,7 +177,7 @@ except hvd.HorovodInitError as error:
 
 @BOTH
 def test_mpi4py_after_init_on_other_threads(job, family):
-    """MPI calls of the script beside tf_hvd's: MPI must have been asked for all threads."""
+    """MPI calls of the script during tf_hvd's: MPI must run with MPI_THREAD_MULTIPLE."""
     code, output = job(
         """
 import threading
@@ -210,11 +210,11 @@ say("wrong:", wrong)
 
 @pytest.mark.parametrize("node_data", ["shm", "mpi"])
 def test_too_little_shared_memory(plain_job, node_data):
-    """A container's /dev/shm may be small: who needs more says how much, and what does without."""
+    """A container's /dev/shm may be small: the error says how much is needed, and a way around."""
     mount = 'mount -t tmpfs -o size=7m tmpfs /dev/shm && exec "$@"'
     within = ["unshare", "--mount", "sh", "-c", mount, "sh"]
     if subprocess.run([*within, "true"], capture_output=True).returncode != 0:
-        pytest.skip("a /dev/shm of one's own cannot be mounted here")
+        pytest.skip("cannot mount a separate /dev/shm")
     program = INIT + "print('sum', float(hvd.allreduce(1.0 + hvd.rank(), op=hvd.Sum)))\n"
     code, output = plain_job(program, within=within, TF_HVD_NODE_DATA=node_data)
     if node_data == "mpi":
@@ -228,8 +228,8 @@ def test_too_little_shared_memory(plain_job, node_data):
     ), output
 
 
-def test_ranks_run_different_texts_of_a_program(plain_job, tmp_path):
-    """A copy that was not updated: rank 0 says so, once, and the job goes on."""
+def test_ranks_run_different_versions_of_a_program(plain_job, tmp_path):
+    """A copy that was not updated: rank 0 warns once, and the job continues."""
     texts = [tmp_path / str(number) / "train.py" for number in range(2)]
     for text in texts:
         text.parent.mkdir()

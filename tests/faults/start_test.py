@@ -1,4 +1,4 @@
-"""A launcher and an MPI that do not belong together: never N programs of one rank each."""
+"""A launcher and an MPI that do not match never run N single-rank jobs each."""
 
 import pathlib
 import sys
@@ -38,7 +38,7 @@ def test_library_of_the_other_family(bare_mpirun):
             assert part in text, (part, output)
 
 
-def test_library_that_is_not_there(bare_mpirun):
+def test_missing_library(bare_mpirun):
     _, output = bare_mpirun(PROGRAM, "no/such/libmpi.so.40")
     assert len(refusals(output)) == 2, output
     for text in refusals(output):

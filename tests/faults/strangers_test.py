@@ -1,4 +1,4 @@
-"""Another user of the same machine: what is a job's is closed to it."""
+"""Another user of the same machine has no access to a job's resources."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-# A job whose ranks wait in a collective, until a file is there; an elastic one has committed then.
+# A job with ranks that wait in a collective until a file exists. An elastic job has committed then.
 PROGRAM = """
 import os, pathlib, sys, time
 import tensorflow as tf
@@ -26,7 +26,7 @@ def work(state):
     while hvd.rank() and not pathlib.Path(sys.argv[1], "go").exists():
         time.sleep(0.05)
     total = float(hvd.allreduce(1.0, op=hvd.Sum, name="last"))
-    os.write(1, f"sum {total}\\n".encode())  # in one piece, which no other rank's comes into
+    os.write(1, f"sum {total}\\n".encode())  # in one write, which other ranks cannot split
 
 if "TF_HVD_ELASTIC_START" in os.environ:
     hvd.elastic.run(work)(hvd.elastic.ObjectState(batch=0))
@@ -34,7 +34,7 @@ else:
     work(None)
 """
 
-# What a stranger tries: each line is an attempt and what came of it, "refused" or what it got.
+# The attempts of another user, each with its result: "refused", or the data that it got.
 STRANGER = """
 import glob, json, os, socket, struct, sys, tempfile
 
@@ -55,7 +55,7 @@ def reported():
         return repr(link.recv(64)) if link.recv(1) else "refused"
 
 def spoken(port):
-    # What is listened at on loopback anybody may reach; nobody believes what is said there.
+    # Any user can reach ports on loopback, but messages there are not accepted.
     with socket.create_connection(("127.0.0.1", int(port)), timeout=2) as link:
         link.sendall(b"\\x00\\xff" * 4096)
         link.settimeout(2)
@@ -86,8 +86,8 @@ for port in filter(None, ports):
 print(json.dumps(found))
 """
 
-# Asks the agent of a job for all that it does for ranks; without "harmless", also for what would do
-# the job harm.
+# Makes all requests of ranks to a job's agent; with "harmless", only those that do not harm the
+# job.
 ASKS = """
 import json, socket, struct, sys
 
@@ -99,7 +99,7 @@ def message(what, load=b"", **fields):
     return struct.pack("<I", len(text)) + text + load + b"\\n"
 
 def attempt(name, data):
-    # What the other side says before it closes, or is silent.
+    # The answer of the other side, until it closes or is silent.
     found[name] = "refused"
     with socket.socket(socket.AF_UNIX) as link:
         link.settimeout(5)
@@ -122,11 +122,11 @@ if not harmless:
     attempt("forget", message("forget", after=0, last=1 << 40))
 print(json.dumps(found))
 """
-NOBODY = 65534
+UNPRIVILEGED = 65534
 
 
 def below(process):
-    """A process and all below it."""
+    """A process and its descendants."""
     import psutil
 
     one = psutil.Process(process)
@@ -134,7 +134,7 @@ def below(process):
 
 
 def listened_at(processes):
-    """The ports on loopback that these processes listen at."""
+    """The loopback ports on which these processes listen."""
     ports = set()
     for process in processes:
         for one in process.net_connections(kind="tcp"):
@@ -144,7 +144,7 @@ def listened_at(processes):
 
 
 def run_script(text, *words, **options):
-    """What a script finds, run by another Python, which every user can read."""
+    """The results of a script, run by another Python that every user can read."""
     done = subprocess.run(
         [shutil.which("python3", path=os.defpath), "-I", "-", *words],
         input=text,
@@ -159,8 +159,8 @@ def run_script(text, *words, **options):
 
 
 def gained(text, *words):
-    """What nobody gets by a script; how many attempts it made."""
-    found = run_script(text, *words, user=NOBODY, group=NOBODY, extra_groups=[])
+    """The successful attempts of a script as an unprivileged user, and the number of attempts."""
+    found = run_script(text, *words, user=UNPRIVILEGED, group=UNPRIVILEGED, extra_groups=[])
     return {name: got for name, got in found.items() if got != "refused"}, len(found)
 
 
@@ -173,9 +173,9 @@ def wait_for(job, is_done):
 
 
 def ask_agent(name):
-    """Asks an elastic job's agent, as nobody and, for less, as its user."""
+    """Asks an elastic job's agent, as an unprivileged user and, without harm, as its user."""
     assert gained(ASKS, name) == ({}, 5)
-    # It was well asked: who may ask is answered.
+    # The requests are valid: the job's user gets answers.
     answers = run_script(ASKS, name, "harmless")
     assert len(answers) == 3
     assert not {"refused", "silence"}.intersection(answers.values()), answers

@@ -1,7 +1,7 @@
-// AccessLog: who touched which memory when, in the sense of happens-before. Two
-// accesses of which one writes must be ordered: by a stream, by an event that
-// the other waits for, or by a host that has seen an event. What is not ordered
-// is found whatever the time at which it really happened.
+// AccessLog: records all accesses to memory with their happens-before order.
+// Two accesses, at least one of them a write, must be ordered: by a stream, by
+// an event that one of them waits for, or by a host that has seen an event.
+// Unordered accesses are found regardless of their actual times.
 //
 // Vector clocks: Mattern, "Virtual Time and Global States of Distributed
 // Systems", 1989. Not locked: the machine's lock is held.
@@ -17,7 +17,7 @@
 
 namespace tf_hvd {
 
-// How far each actor (a stream or a host) is known to have come.
+// The latest known time of each actor (a stream or a host).
 class VectorClock {
  public:
   uint64_t of(int actor) const {
@@ -43,7 +43,7 @@ class AccessLog {
     std::string what;
   };
 
-  // Memory comes, or goes; what was known of its accesses is forgotten.
+  // Memory is added or removed; its recorded accesses are forgotten.
   void Add(uintptr_t begin, size_t bytes, const std::string& name) {
     allocations_[begin] = {begin + bytes, name};
   }
@@ -56,7 +56,7 @@ class AccessLog {
   }
   bool Has(uintptr_t begin) const { return allocations_.count(begin) > 0; }
 
-  // Notes an access, and returns what is wrong with it; empty if all is well.
+  // Records an access and returns its fault; empty if there is none.
   std::string Touch(uintptr_t begin, size_t bytes, bool writes,
                     const Access& access, const VectorClock& clock) {
     if (bytes == 0) return "";
@@ -64,7 +64,7 @@ class AccessLog {
     auto allocation = allocations_.upper_bound(begin);
     if (end < begin || allocation == allocations_.begin() ||
         std::prev(allocation)->second.end < end) {
-      return access.what + " touches memory that is not there";
+      return access.what + " touches memory that does not exist";
     }
     const std::string& name = std::prev(allocation)->second.name;
     Cut(begin, end);
@@ -75,8 +75,7 @@ class AccessLog {
       const auto unordered = [&](const Access& before, const char* did) {
         if (before.actor < 0 || clock.of(before.actor) >= before.time) return;
         wrong = access.what + (writes ? " writes " : " reads ") + name +
-                ", which " + before.what + did +
-                ", and nothing says which is first";
+                ", which " + before.what + did + ", and they are not ordered";
       };
       unordered(state.write, " writes");
       for (const auto& [actor, read] : state.reads) {
@@ -105,7 +104,8 @@ class AccessLog {
     State state;
   };
 
-  // Makes parts that begin and end there, and cover all in between.
+  // Splits parts so that some begin and end there, and they cover the whole
+  // range.
   void Cut(uintptr_t begin, uintptr_t end) {
     CutAt(begin);
     CutAt(end);

@@ -1,5 +1,5 @@
-// Whether two types are passed to functions alike: tf_hvd's tables have types
-// of their own for the enumerations and structs of CUDA's and NCCL's headers.
+// Whether functions pass two types in the same way: tf_hvd's tables have
+// separate types for the enumerations and structs of CUDA's and NCCL's headers.
 #ifndef TF_HVD_TESTS_GPU_ALIKE_H_
 #define TF_HVD_TESTS_GPU_ALIKE_H_
 
@@ -11,8 +11,8 @@ template <typename A, typename B>
 constexpr bool AreAlike();
 
 // Integers and enumerations of one size; structs of one size and alignment,
-// whatever their members; pointers to what is alike, constant on both sides or
-// on neither. A pointer to void is like no other.
+// with any members; pointers to types that are alike, constant on both sides or
+// on neither. A pointer to void is only like itself.
 template <typename A, typename B>
 struct Alike {
   static constexpr bool Value() {
@@ -40,7 +40,7 @@ struct Alike {
   }
 };
 
-// Functions, by their results and arguments.
+// Functions with their results and arguments.
 template <typename A, typename... As, typename B, typename... Bs>
 struct Alike<A(As...), B(Bs...)> {
   static constexpr bool Value() {
@@ -57,7 +57,7 @@ constexpr bool AreAlike() {
   return Alike<A, B>::Value();
 }
 
-// What finds nothing wrong with the tables must be able to.
+// The checks of the tables must be able to fail.
 static_assert(
     AreAlike<int (*)(int, const char**), int (*)(int, const char**)>());
 static_assert(!AreAlike<int (*)(int), int (*)(int, int)>());

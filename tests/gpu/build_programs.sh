@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Compiles the programs of tests/run_gpu.sh with g++ alone, where there is no
+# Compiles the programs of tests/run_gpu.sh only with g++, without
 # Bazel: build_programs.sh <folder> <device_codes.cc>
 #
-# A file is compiled again if it, or any header, is newer than its object. OPTIMIZE=0 is for who
-# wants to know whether it all compiles and links.
+# A file is compiled again if it, or any header, is newer than its object. OPTIMIZE=0 only
+# checks that everything compiles and links.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 out=$1 codes=$2
 programs=(device_check device_bandwidth device_probes nccl_job)
 mkdir -p "${out}/objects"
 
-# What most of them include is read once. Those with flags of their own read it again.
+# Common headers are precompiled. Files with different flags read them again.
 common=${out}/objects/common.h
 flags=(-std=c++17 "-O${OPTIMIZE:-2}" -g0 -fPIC -pthread -I.)
 newest_header=$(find base runtime compute tests/gpu -name '*.h' -newer "${out}/objects/stamp" 2>/dev/null |
@@ -22,7 +22,7 @@ printf '#include <%s>\n' algorithm atomic chrono cstring deque functional map me
 "${CXX:-g++}" "${flags[@]}" -x c++-header "${common}" -o "${common}.gch"
 flags+=(-include "${common}")
 
-# The runtime without MPI, the arithmetic, what the programs share.
+# The runtime without MPI, the arithmetic, and the programs' shared parts.
 mapfile -t sources < <(
   find base runtime compute -name '*.cc' ! -name '*.cu.cc' |
     grep -vE '/(mpi|mpi_library|liveness)/|/gpu/mpi_|/api/(c_api|bootstrap|init_watch|launcher_watch|set_calls)\.cc$'
@@ -53,7 +53,7 @@ printf '%s\0' "${sources[@]}" |
   xargs -0 -n 1 -P "$(nproc)" bash -c 'set -euo pipefail; compile "$1"' _
 touch "${out}/objects/stamp"
 
-# The linker takes of an archive what is needed.
+# The linker takes only the needed parts of an archive.
 rm -f "${out}/objects/all.a"
 mapfile -t objects < <(find "${out}/objects" -name '*.o' ! -name 'tests_gpu_device_check*' \
   ! -name 'tests_gpu_device_bandwidth*' ! -name 'tests_gpu_device_probes*' \

@@ -27,7 +27,7 @@ std::string AsBytes(const Values& values) {
   return {reinterpret_cast<const char*>(cast.data()), cast.size() * sizeof(T)};
 }
 
-// Whole numbers as elements of a type.
+// Encodes whole numbers as elements of a type.
 std::string Encode(DType dtype, const Values& values) {
   switch (dtype) {
     case DType::kUint8:
@@ -56,7 +56,7 @@ std::string Encode(DType dtype, const Values& values) {
   return bytes;
 }
 
-// Element i of what a rank gives: 1 to 5.
+// Element i of a rank's input: 1 to 5.
 double Element(int rank, int64_t i) {
   return static_cast<double>((i * 7 + rank * 3) % 5 + 1);
 }
@@ -69,13 +69,13 @@ Values ElementsOf(int rank, int64_t count, double times = 1) {
   return values;
 }
 
-// A request under way, and what is to come of it.
+// A request in progress and its expected results.
 struct Expected {
   Reply reply;
   std::vector<std::pair<const char*, std::string>> outputs;
 };
 
-// A collective: its name, and how a rank asks for it.
+// A collective: its name, and the function by which a rank requests it.
 struct Collective {
   std::string name;
   Status (*ask)(const Collective& of, DeviceRank* rank, Expected* expected);
@@ -88,7 +88,7 @@ struct Collective {
   int root = 0;  // counted from the last rank if negative
 };
 
-// A tensor with these values, and memory for `outputs` elements.
+// Makes a tensor with these values, and memory for `outputs` elements.
 Status Lay(DeviceRank* rank, DType dtype, const Values& values, int64_t outputs,
            bool in_place, DeviceTensor* tensor) {
   const std::string bytes = Encode(dtype, values);
@@ -117,7 +117,7 @@ double Reduced(ReduceOp op, int ranks, int64_t i) {
 
 Status Allreduce(const Collective& of, DeviceRank* rank, Expected* expected) {
   std::vector<DeviceTensor> group(of.counts.size());
-  // Averages are made of numbers that are divided without a rest.
+  // Averages use numbers that are divisible without a remainder.
   const bool averages = of.op == ReduceOp::kAverage;
   const double times = averages ? rank->size() : 1;
   for (size_t i = 0; i < group.size(); ++i) {
@@ -137,7 +137,7 @@ Status Allreduce(const Collective& of, DeviceRank* rank, Expected* expected) {
   return Status::Ok();
 }
 
-// As many more rows as the rank's number.
+// Each rank adds its number to the row count.
 Status Allgather(const Collective& of, DeviceRank* rank, Expected* expected) {
   Values all;
   Values mine;
@@ -166,7 +166,7 @@ Status Broadcast(const Collective& of, DeviceRank* rank, Expected* expected) {
   return Status::Ok();
 }
 
-// How many rows `from` sends to `to`; none for some.
+// Number of rows that `from` sends to `to`; zero for some.
 int64_t RowsFor(const Collective& of, int from, int to) {
   return (from + 2 * to) % 3 * of.counts[0];
 }
@@ -194,7 +194,7 @@ Status Alltoall(const Collective& of, DeviceRank* rank, Expected* expected) {
   return Status::Ok();
 }
 
-// Of rows that do not divide by the ranks.
+// With a number of rows that the ranks do not divide.
 Status Reducescatter(const Collective& of, DeviceRank* rank,
                      Expected* expected) {
   const auto ranks = static_cast<size_t>(rank->size());
@@ -356,8 +356,8 @@ Status KillAmidAllreduces(DeviceRank& rank, int killed) {
   if (status.message().find(dead) == std::string::npos) return status;
   const std::chrono::duration<double, std::milli> took =
       std::chrono::steady_clock::now() - last;
-  std::printf("rank %d was told %.0f ms after its last call: %s\n", rank.rank(),
-              took.count(), status.message().c_str());
+  std::printf("rank %d got the error %.0f ms after its last call: %s\n",
+              rank.rank(), took.count(), status.message().c_str());
   return Status::Ok();
 }
 

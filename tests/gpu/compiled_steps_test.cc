@@ -1,7 +1,7 @@
-// What XLA's GPU backend does with the calls of a compiled step: it calls the
-// handlers one after the other on one thread, with a stream and memory of the
-// device, and puts its own kernels on that stream in between. Here on software
-// GPUs, through XLA's C interface.
+// Calls of a compiled step in XLA's GPU backend: it calls the handlers one
+// after the other on one thread, with a stream and device memory, and enqueues
+// its own kernels on that stream between them. Here on software GPUs, through
+// XLA's C interface.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -24,7 +24,7 @@
 #include "tests/gpu/gpu_job.h"
 #include "xla/ffi/api/c_api.h"
 
-// XLA's, as far as the handlers ask for it.
+// The parts of XLA's API that the handlers use.
 struct XLA_FFI_Error {
   std::string text;
 };
@@ -51,7 +51,7 @@ XLA_FFI_Api FakeXla() {
     return static_cast<XLA_FFI_Error*>(nullptr);
   };
   api.XLA_FFI_Handler_Register = [](XLA_FFI_Handler_Register_Args* args) {
-    // Nothing may be captured in a CUDA graph.
+    // Handlers may not be captured in a CUDA graph.
     EXPECT_EQ(args->traits, 0u);
     if (std::string(args->platform.ptr, args->platform.len) == "CUDA") {
       GpuHandlers()[std::string(args->name.ptr, args->name.len)] =
@@ -62,8 +62,8 @@ XLA_FFI_Api FakeXla() {
   return api;
 }
 
-// The handlers have one CompiledCalls in a process, and a process is one rank:
-// here a thread is.
+// The handlers have one CompiledCalls per process, because a process is one
+// rank. Here a thread is one rank.
 class CallsOfThread final : public CompiledCalls {
  public:
   void NoteCompilation(const std::string& step) override {
@@ -96,7 +96,7 @@ class CallsOfThread final : public CompiledCalls {
 
 thread_local CompiledCalls* CallsOfThread::own = nullptr;
 
-// What a handler is called with.
+// The arguments of a handler's call.
 class Frame {
  public:
   explicit Frame(const XLA_FFI_Api* api, CudaStream stream) {
@@ -115,7 +115,7 @@ class Frame {
     result_types_.push_back(XLA_FFI_RetType_BUFFER);
     results_.push_back(NewBuffer(data, std::move(shape), type));
   }
-  // In the order of the names.
+  // Sorted by name.
   void Text(const char* name, const std::string& value) {
     texts_.push_back(value);
     spans_.push_back({texts_.back().data(), texts_.back().size()});
@@ -127,7 +127,7 @@ class Frame {
     Attribute(name, XLA_FFI_AttrType_SCALAR, &scalars_.back());
   }
 
-  // What the handler says is wrong; empty: nothing.
+  // Returns the handler's error; empty on success.
   std::string Call(const char* target) {
     frame_.args = {XLA_FFI_Args_STRUCT_SIZE, nullptr,
                    static_cast<int64_t>(arguments_.size()),
@@ -217,7 +217,7 @@ class Step {
     return CallOf(OpKind::kAllreduce, name, {count});
   }
 
-  // A collective that has begun.
+  // A collective that has started.
   struct Begun {
     struct Part {
       char* data = nullptr;
@@ -274,24 +274,24 @@ class Step {
     return frame.Call(kEndTarget);
   }
 
-  // XLA has no use for the memory any more.
+  // XLA no longer uses the memory.
   void Free(const Begun& begun) {
     for (const auto* parts : {&begun.tensors, &begun.outputs}) {
       for (const auto& part : *parts) gpu_->FreeOn(stream(), part.data);
     }
   }
 
-  // The stream comes no farther than this while `open` is false.
+  // The stream stops here while `open` is false.
   void Hold(const std::atomic<bool>* open) {
     const std::lock_guard<std::mutex> lock(gpu_->mutex());
-    gpu_->Put(stream(), {"something that takes long",
+    gpu_->Put(stream(), {"a slow operation",
                          [open] { return open->load(); },
                          [](CUstream_st*) {},
                          {}});
   }
 
-  // What XLA's next kernel reads, whenever the stream comes so far: the end of
-  // a call does not wait for that.
+  // The data that XLA's next kernel reads, no matter when the stream gets
+  // there. The end of a call does not wait for it.
   template <typename T = float>
   std::vector<T> Result(const Begun& begun, size_t which = 0) {
     const auto& part =
@@ -320,7 +320,7 @@ class Step {
   const std::unique_ptr<CompiledCalls> calls_;
 };
 
-// By NCCL, and through pinned memory, where the host does the last part.
+// With NCCL, and through pinned memory, where the host does the last part.
 class CompiledStepsOnGpus : public ::testing::TestWithParam<bool> {
  protected:
   CompiledStepsOnGpus() : api_(FakeXla()) {
@@ -338,7 +338,7 @@ class CompiledStepsOnGpus : public ::testing::TestWithParam<bool> {
     job.ExpectNoFaults();
   }
 
-  // In several orders of what the devices do.
+  // For several orders of the devices' work.
   void RunOften(int ranks, const std::function<void(Step&, int)>& fn) {
     for (uint64_t seed = 1; seed <= 10; ++seed) Run(ranks, seed, fn);
   }
@@ -346,7 +346,7 @@ class CompiledStepsOnGpus : public ::testing::TestWithParam<bool> {
   const XLA_FFI_Api api_;
 };
 
-TEST_P(CompiledStepsOnGpus, BucketsTravelTogether) {
+TEST_P(CompiledStepsOnGpus, BucketsAreSentTogether) {
   RunOften(2, [](Step& step, int rank) {
     const auto mine = static_cast<float>(rank + 1);
     const auto call = [](const char* name, int64_t count) {
@@ -361,16 +361,16 @@ TEST_P(CompiledStepsOnGpus, BucketsTravelTogether) {
     EXPECT_EQ(step.End(c), "");
     EXPECT_EQ(step.Result(a), std::vector<float>(3000, 3));
     EXPECT_EQ(step.Result(c), std::vector<float>(1, 3));
-    // The same call once more, as in a loop.
+    // Repeat the same call, as in a loop.
     const auto again = step.Start(call("c", 1), {mine});
     EXPECT_EQ(step.End(again), "");
     EXPECT_EQ(step.Result(again), std::vector<float>(1, 3));
   });
 }
 
-// The end is there when the rest lies on a stream, and then the same call may
-// be made again, as in a loop. It failed as a duplicate until the host had seen
-// that the first was done.
+// The end returns when the remaining work is enqueued on a stream, and then the
+// same call may be made again, as in a loop. This used to fail as a duplicate
+// until the host had seen the first call end.
 TEST_P(CompiledStepsOnGpus, TheHostDoesNotWaitForTheDevice) {
   if (!GetParam()) GTEST_SKIP() << "the host moves the data";
   RunOften(2, [](Step& step, int rank) {
@@ -391,8 +391,8 @@ TEST_P(CompiledStepsOnGpus, TheHostDoesNotWaitForTheDevice) {
   });
 }
 
-// As many operations, of which NCCL cannot do the first: the end is that of the
-// last.
+// Two operations, the first of which NCCL does not support: the end is that of
+// the last.
 TEST_P(CompiledStepsOnGpus, AGroupOfTypesEndsWithItsLast) {
   RunOften(2, [](Step& step, int rank) {
     CompiledCall call = Step::SumOf("group", 3);
@@ -411,9 +411,9 @@ TEST_P(CompiledStepsOnGpus, AGroupOfTypesEndsWithItsLast) {
   });
 }
 
-// XLA takes back the memory of all calls of a step when one fails. Others count
-// on those that have been made.
-TEST_P(CompiledStepsOnGpus, AFailedStepLeavesItsOtherCallsACopy) {
+// XLA frees the memory of all calls of a step when one fails. The other ranks
+// wait for calls that have been made.
+TEST_P(CompiledStepsOnGpus, CallsOfAFailedStepContinueWithACopy) {
   for (uint64_t seed = 1; seed <= 10; ++seed) {
     std::promise<void> freed;
     const auto when_freed = freed.get_future().share();
@@ -440,7 +440,7 @@ TEST_P(CompiledStepsOnGpus, AFailedStepLeavesItsOtherCallsACopy) {
         EXPECT_EQ(step.End(other), "");
         EXPECT_EQ(step.Result(other), std::vector<float>(500, 3));
       }
-      // Rank 0 makes the step again, and is one call ahead.
+      // Rank 0 repeats the step, and is one call ahead.
       const auto again = step.Start(call, values);
       EXPECT_EQ(step.End(again), "");
       EXPECT_EQ(step.Result(again), std::vector<float>(500, 3));
@@ -485,7 +485,7 @@ TEST_P(CompiledStepsOnGpus, EveryCollective) {
   });
 }
 
-TEST_P(CompiledStepsOnGpus, RanksThatDifferAreToldAtTheEnd) {
+TEST_P(CompiledStepsOnGpus, RankMismatchesAreReportedAtTheEnd) {
   Run(2, 12, [](Step& step, int rank) {
     const int64_t count = 2 + rank;
     const auto bad =
@@ -500,8 +500,8 @@ TEST_P(CompiledStepsOnGpus, RanksThatDifferAreToldAtTheEnd) {
   });
 }
 
-// The ends of its calls say so.
-TEST_P(CompiledStepsOnGpus, ADeadRankIsTold) {
+// The ends of its calls report the death.
+TEST_P(CompiledStepsOnGpus, ADeadRankIsReported) {
   std::atomic<int> made{0};
   Run(3, 15, [&](Step& step, int rank) {
     const auto call = [](const char* name) { return Step::SumOf(name, 100); };
@@ -539,7 +539,7 @@ TEST_P(CompiledStepsOnGpus, ARankThatHasJoinedGivesZeros) {
   });
 }
 
-TEST_P(CompiledStepsOnGpus, ASetBesideTheWorld) {
+TEST_P(CompiledStepsOnGpus, ASetNextToTheWorld) {
   RunOften(3, [](Step& step, int rank) {
     const int32_t set = step.rank().AddSet("ends", {0, 2}).value();
     const std::vector<float> mine(50, static_cast<float>(rank + 1));

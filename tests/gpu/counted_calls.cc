@@ -22,7 +22,7 @@ const Names& Synchronizing() {
       "cuStreamDestroy",
       "cuModuleLoadData",
       "cuModuleUnload",
-      "cuModuleGetFunction",  // loads it, where modules are loaded lazily
+      "cuModuleGetFunction",  // loads the kernel if modules are loaded lazily
       "ncclCommInitRankConfig",
       "ncclCommFinalize",
       "ncclCommDestroy",
@@ -59,7 +59,7 @@ Tally& TheTally() {
   return *tally;
 }
 
-// What calls are passed on to.
+// The tables to which calls are forwarded.
 template <typename Table>
 Table& Inner() {
   static Table table;
@@ -101,7 +101,7 @@ void Count(const char* name, Table* table) {
 
 const CudaApi* CountedCalls::Cuda(const CudaApi* inner) {
   static CudaApi table;
-  table = *inner;  // what only asks is not counted
+  table = *inner;  // queries are not counted
   Inner<CudaApi>() = *inner;
   TF_HVD_COUNT(CudaApi, "cuDevicePrimaryCtxRetain", device_primary_ctx_retain);
   TF_HVD_COUNT(CudaApi, "cuDevicePrimaryCtxRelease",

@@ -1,12 +1,12 @@
-// CountedCalls: tables of CUDA's and NCCL's functions that count what is called
-// of them, for each device, and pass it on to other tables: to a software
-// GPU's, or to a real driver's.
+// CountedCalls: tables of CUDA's and NCCL's functions that count calls per
+// device and forward them to other tables: to a software GPU's, or to a real
+// driver's.
 //
-// What the tables do not have, nobody can call: there is no synchronize in
-// them. What is left are functions that may wait for the device or the driver
-// by themselves; in a step of training there must be none of these either.
+// The tables have no synchronize function, so the runtime cannot call one.
+// Other functions may still wait for the device or the driver; a training step
+// must not call those either.
 //
-// One in a process. Any thread.
+// One instance per process. Any thread.
 #ifndef TF_HVD_TESTS_GPU_COUNTED_CALLS_H_
 #define TF_HVD_TESTS_GPU_COUNTED_CALLS_H_
 
@@ -29,15 +29,15 @@ class CallCounts {
     const auto found = calls_.find(name);
     return found == calls_.end() ? 0 : found->second;
   }
-  // Those that wait for the device, or may: they allocate or free memory
-  // (CUDA's guide calls that implicit synchronization), make or end contexts,
-  // streams and communicators, or load code.
+  // Functions that wait for the device, or may: they allocate or free memory
+  // (CUDA's guide calls that implicit synchronization), create or destroy
+  // contexts, streams and communicators, or load code.
   int64_t synchronizations() const;
-  // Of memory, streams and events; and their ends.
+  // Creation and destruction of memory, streams and events.
   int64_t allocations() const;
-  // Collectives of NCCL; those of a group are one each.
+  // Collectives of NCCL; members of a group count separately.
   int64_t nccl_calls() const;
-  // The same as text: "cuMemAlloc 2, cuMemFree 1"; for what a test says.
+  // The counts as text for a test's messages: "cuMemAlloc 2, cuMemFree 1".
   std::string Synchronizations() const;
 
   CallCounts operator-(const CallCounts& before) const;
@@ -48,12 +48,12 @@ class CallCounts {
 
 class CountedCalls {
  public:
-  // The table that counts, in front of `inner`, which outlives all calls.
+  // The counting table in front of `inner`, which outlives all calls.
   static const CudaApi* Cuda(const CudaApi* inner);
-  // After Cuda. Null if `inner` is.
+  // Call it after Cuda. Null if `inner` is null.
   static const NcclApi* Nccl(const NcclApi* inner);
 
-  // What was called with a context of this device current; -1: with none.
+  // Calls made while a context of this device was current; -1: none was.
   static CallCounts Of(int device);
 };
 

@@ -1,5 +1,6 @@
-// The table of the CUDA driver's functions against the toolkit's own header.
-// The names are those of the binary interface, which cuda.h defines others as.
+// Compares the table of the CUDA driver's functions with the toolkit's header.
+// The names are those of the binary interface; cuda.h defines other names as
+// macros for them.
 #include "runtime/transport/gpu/cuda_api.h"
 
 #include <cuda.h>
@@ -50,7 +51,7 @@ namespace {
 
 #define TF_HVD_CHECK_FUNCTION(member, function)                             \
   static_assert(AreAlike<decltype(CudaApi::member), decltype(&function)>(), \
-                #function " takes other arguments");
+                #function " has different arguments");
 TF_HVD_CUDA_FUNCTIONS(TF_HVD_CHECK_FUNCTION)
 
 static_assert(AreAlike<CudaPointer, CUdeviceptr>(), "");
@@ -61,13 +62,13 @@ static_assert(AreAlike<CudaModule, CUmodule>(), "");
 static_assert(AreAlike<CudaStream, CUstream>(), "");
 static_assert(sizeof(CudaUuid::bytes) == sizeof(CUuuid::bytes), "");
 
-TEST(CudaApi, NoFunctionIsLeftOut) {
+TEST(CudaApi, EveryFunctionIsChecked) {
 #define TF_HVD_COUNT_FUNCTION(member, function) +1
   EXPECT_EQ(sizeof(CudaApi) / sizeof(void (*)()),
             size_t{0} TF_HVD_CUDA_FUNCTIONS(TF_HVD_COUNT_FUNCTION));
 }
 
-TEST(CudaApi, NumbersAreTheHeaders) {
+TEST(CudaApi, NumbersMatchTheHeader) {
   EXPECT_EQ(kCudaSuccess, CUDA_SUCCESS);
   EXPECT_EQ(kCudaOutOfMemory, CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(kCudaNotReady, CUDA_ERROR_NOT_READY);

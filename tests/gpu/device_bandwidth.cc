@@ -2,17 +2,18 @@
 //                  [--megabytes=N] [--share=N] [--only=TEXT]
 //                  [--rows=device]
 //
-// The launches that pack and unpack gradients, as the runtime plans them
-// (gpu/plan.h), against copies of as many bytes within the device: in turns,
-// medians by the device's own clock. ResNet-50's gradients, of which --share=8
-// takes an eighth, and one tensor of so many MiB; in float32, in half
-// precisions, and cast to these and back on the way. Of a cast a copy is of
-// half as many bytes as are read and written. --only: what has TEXT in its
-// name. --rows=device: the launches' lists of tensors lie in memory of the
-// device, not in pinned memory as the runtime has them: what these cost.
+// Measures the launches that pack and unpack gradients, as the runtime plans
+// them (gpu/plan.h), against copies of the same number of bytes within the
+// device. Launches and copies are interleaved; results are medians by the
+// device's own clock. The tensors are ResNet-50's gradients (--share=8: an
+// eighth), and one tensor of --megabytes MiB. They are in float32, in half
+// precisions, and in float32 cast to half-precision types and back. For a cast,
+// the copy has half of the bytes that are read and written. --only: cases with
+// TEXT in their names. --rows=device: the launches' lists of tensors are in
+// device memory, to measure the cost of the runtime's lists in pinned memory.
 //
-// For tests/run_gpu.sh: the last line says the least of the shares of the
-// copy's speed; 0 if it was measured, 3 if there is no GPU.
+// For tests/run_gpu.sh: the last line has the smallest share of the copy's
+// speed. Exits with 0 if it was measured, and with 3 if there is no GPU.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -36,9 +37,9 @@ namespace {
 
 constexpr size_t kStagingBytes = size_t{64} << 20;
 constexpr double kWanted = 0.85;
-constexpr unsigned kEventDefault = 0;  // it takes the time
+constexpr unsigned kEventDefault = 0;  // events that measure time
 
-// Elements of the 161 gradients: convolutions and, behind each, the two vectors
+// Elements of the 161 gradients: convolutions, each followed by the two vectors
 // of its normalization.
 std::vector<int64_t> Resnet50() {
   std::vector<int64_t> counts;
@@ -62,8 +63,8 @@ std::vector<int64_t> Resnet50() {
   return counts;
 }
 
-// Events that take the time. Not the runtime's: these two functions are no part
-// of its table.
+// Events that measure time. The two functions are not part of the runtime's
+// table.
 class Stopwatch {
  public:
   Stopwatch(const CudaApi* cuda, DeviceSide* side, const std::string& library)
@@ -83,7 +84,8 @@ class Stopwatch {
   }
 
   Status Open() {
-    if (elapsed_ == nullptr) return Aborted("there is no cuEventElapsedTime");
+    if (elapsed_ == nullptr)
+      return Aborted("the driver does not export cuEventElapsedTime");
     return side_->device()->Within([this]() -> Status {
       for (CUevent_st*& event : events_) {
         TF_HVD_RETURN_IF_ERROR(
@@ -94,7 +96,7 @@ class Stopwatch {
     });
   }
 
-  // How long the device takes for what `put` puts on the stream.
+  // The device's time for the work that `put` enqueues on the stream.
   Status Time(const std::function<Status()>& put, double* seconds) {
     TF_HVD_RETURN_IF_ERROR(Record(events_[0]));
     TF_HVD_RETURN_IF_ERROR(put());
@@ -127,14 +129,14 @@ class Stopwatch {
   CUevent_st* events_[2] = {nullptr, nullptr};
 };
 
-// An allreduce, as far as one device does it alone.
+// The local part of an allreduce on one device.
 struct Case {
   std::string name;
   std::vector<int64_t> counts;  // of the tensors' elements
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kAverage;
   bool in_place = false;
-  // The tensors', if they are cast on the way.
+  // The tensors' type, if they are cast.
   std::optional<DType> stored = std::nullopt;
 };
 
@@ -164,13 +166,13 @@ std::vector<Case> AllCases(const ProgramOptions& options) {
   return all;
 }
 
-// Numbers as gradients are: other kinds, as the zeros of new memory, may take
-// another way through the kernels.
+// Numbers similar to gradients: other values, such as the zeros of new memory,
+// may take different paths through the kernels.
 std::vector<char> Pattern(DType dtype, size_t bytes) {
   std::mt19937 random(7);
   std::vector<char> made(bytes);
   for (size_t at = 0; at + sizeof(uint32_t) <= bytes; at += SizeOf(dtype)) {
-    // Sign, an exponent from 2^-10 on, and any fraction.
+    // Sign, an exponent from 2^-10, and a random fraction.
     uint32_t bits = static_cast<uint32_t>(random()) & 0x807fffffU;
     bits |= (117U + static_cast<uint32_t>(random()) % 10U) << 23;
     if (dtype == DType::kBfloat16) bits >>= 16;
@@ -182,13 +184,13 @@ std::vector<char> Pattern(DType dtype, size_t bytes) {
   return made;
 }
 
-// Launches, and what they read besides.
+// Launches, and the other memory that they read.
 struct Moves {
   std::string what;
   std::vector<GpuMove> launches;
   std::vector<MoveArguments> arguments;
-  std::vector<std::shared_ptr<char>> rows;  // which these are of
-  int64_t bytes = 0;  // of a copy that reads and writes as many
+  std::vector<std::shared_ptr<char>> rows;  // owners of the launches' rows
+  int64_t bytes = 0;  // size of a copy that reads and writes the same number
 };
 
 class Bandwidth {
@@ -200,7 +202,7 @@ class Bandwidth {
         repetitions_(repetitions),
         rows_on_device_(rows_on_device) {}
 
-  // Memory for the largest of them.
+  // Allocates memory for the largest of them.
   Status Open(const std::vector<Case>& cases) {
     size_t room = 0;
     for (const Case& one : cases) room = std::max(room, RoomFor(one));
@@ -210,7 +212,7 @@ class Bandwidth {
     return side_->Allocate(kStagingBytes, &staging_);
   }
 
-  // Packing and unpacking, each in turns with copies.
+  // Measures packing and unpacking, each interleaved with copies.
   Status Measure(const Case& one) {
     Moves pack;
     Moves unpack;
@@ -227,7 +229,7 @@ class Bandwidth {
     return Status::Ok();
   }
 
-  // The least share of the copy's speed, and what had it.
+  // The smallest share of the copy's speed, and its case.
   double least() const { return least_; }
   const std::string& slowest() const { return slowest_; }
 
@@ -236,7 +238,7 @@ class Bandwidth {
     return static_cast<size_t>(count) * SizeOf(one.stored.value_or(one.dtype));
   }
 
-  // As cuMemAlloc aligns what it gives.
+  // The alignment of cuMemAlloc.
   static size_t Aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
   static size_t RoomFor(const Case& one) {
@@ -276,7 +278,7 @@ class Bandwidth {
     GpuStaging staging;
     staging.memory = staging_;
     staging.bytes = kStagingBytes;
-    // Of an element that is read, and written.
+    // Bytes of an element that is read and written.
     const double bytes =
         static_cast<double>(SizeOf(one.dtype) +
                             SizeOf(one.stored.value_or(one.dtype))) /
@@ -312,7 +314,7 @@ class Bandwidth {
     return side_->Upload(rows->get(), at, bytes);
   }
 
-  // `share`: of the bytes that the move counts.
+  // `share`: fraction of the bytes that the move counts.
   Status Add(const GpuMove& move, double share, Moves* moves) {
     if (move.empty()) return Status::Ok();
     std::shared_ptr<char> rows;
@@ -331,7 +333,7 @@ class Bandwidth {
     const auto bytes = static_cast<size_t>(moves.bytes);
     std::vector<double> copies;
     std::vector<double> launches;
-    for (int i = -2; i < repetitions_; ++i) {  // the first two do not count
+    for (int i = -2; i < repetitions_; ++i) {  // the first two are warm-up
       double seconds[2] = {0, 0};
       TF_HVD_RETURN_IF_ERROR(watch_->Time(
           [&] {
@@ -402,12 +404,13 @@ Status MeasureAll(const ProgramOptions& options, const CudaApi* cuda,
     if (one.name.find(only) == std::string::npos) continue;
     TF_HVD_RETURN_IF_ERROR(bandwidth.Measure(one));
   }
-  if (bandwidth.slowest().empty()) return Aborted("nothing is called " + only);
+  if (bandwidth.slowest().empty())
+    return Aborted("no case has this text in its name: " + only);
   const double least = bandwidth.least();
   char text[200];
   std::snprintf(text, sizeof(text),
                 "%s of %.0f %%: the least is %.0f %% of a copy (%s)",
-                least >= kWanted ? "more than the target" : "below the target",
+                least >= kWanted ? "above the target" : "below the target",
                 kWanted * 100, least * 100, bandwidth.slowest().c_str());
   *said = text;
   return Status::Ok();

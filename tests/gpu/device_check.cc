@@ -1,13 +1,13 @@
 // device_check [--cuda=LIBRARY] [--device=N] [--large=0]
 //
-// The kernels of compute/device_*.h on a GPU against the same functions on the
-// host, bit for bit: those that move, with factors, on rows of all lengths at
-// all offsets, zeros among them; one row of more than 2^31 elements where there
-// is memory for it; and those that sum (device_sums_check.h). Which NaN a NaN
-// is may differ: GPUs have one.
+// Compares the kernels of compute/device_*.h on a GPU with the same functions
+// on the host, bit for bit. It covers kernels that move, with factors, on rows
+// of all lengths at all offsets, including zeros; one row of more than 2^31
+// elements if there is memory for it; and kernels that sum
+// (device_sums_check.h). The bits of a NaN may differ: GPUs have only one NaN.
 //
-// For tests/run_gpu.sh: the last line says what came out; 0 if all is well, 3
-// if there is no GPU.
+// For tests/run_gpu.sh: the last line has the result. Exits with 0 on success,
+// and with 3 if there is no GPU.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -31,7 +31,7 @@ constexpr int kThreads = 256;
 
 struct Row {
   int64_t count;
-  int in_offset = 0;  // elements behind an aligned address
+  int in_offset = 0;  // elements after an aligned address
   int out_offset = 0;
   bool zeros = false;
 };
@@ -80,7 +80,7 @@ std::vector<Factors> FactorsFor(const std::string& kernel) {
   return {{1, 1}, {0.1, 1}, {-3, 1}, {5, 7}};
 }
 
-// Any bits, and often zeros, infinities, NaNs, denormals of some type.
+// Random bits, and often zeros, infinities, NaNs and denormals of some type.
 void Draw(std::vector<char>* bytes, size_t element, std::mt19937_64* random) {
   constexpr uint16_t kTops[] = {0,      0x8000, 0x7f80, 0xff80, 0x7c00,
                                 0x7ff0, 0x7fc0, 0x0001, 0x8001, 0x3c00};
@@ -123,7 +123,7 @@ bool IsNan(const std::string& kernel, size_t bytes, const char* at) {
   return value != value;
 }
 
-// One launch, here and there.
+// One launch on the device and on the host.
 class Launch {
  public:
   Launch(const SoftwareKernel& kernel, const Layout& layout,
@@ -146,7 +146,7 @@ class Launch {
 
   int64_t total() const { return arguments_.total; }
 
-  // What differs, if anything does.
+  // Describes the first difference, if any.
   Status Run(DeviceSide* side, std::string* difference) {
     TF_HVD_RETURN_IF_ERROR(input_.Open(side));
     TF_HVD_RETURN_IF_ERROR(output_.Open(side));
@@ -186,7 +186,7 @@ class Launch {
     return (static_cast<size_t>(row.count + 18) * element + 127) / 64 * 64;
   }
 
-  // The rows, of tensors that lie behind these addresses.
+  // The rows of tensors at these addresses.
   void Lay(char* input, char* output) {
     auto* const rows = reinterpret_cast<MoveRow*>(rows_.host());
     int64_t end = 0;
@@ -202,7 +202,7 @@ class Launch {
     }
   }
 
-  // All of the outputs' memory, with what lies between the rows.
+  // All memory of the outputs, including the gaps between rows.
   std::string Compare(const std::string& got) {
     const size_t element = kernel_.output_bytes;
     for (size_t at = 0; at + element <= got.size(); at += element) {
@@ -228,7 +228,7 @@ class Launch {
   MoveArguments arguments_{};
 };
 
-// More bytes than 2^31 in one row, moved one by one.
+// More than 2^31 bytes in one row, moved one by one.
 Status CheckLarge(DeviceSide* side, std::string* said) {
   constexpr int64_t kCount = (int64_t{1} << 31) + 4099;
   constexpr size_t kPart = size_t{64} << 20;
@@ -270,7 +270,7 @@ Status CheckLarge(DeviceSide* side, std::string* said) {
     TF_HVD_RETURN_IF_ERROR(side->Download(output + at, got.data(), bytes));
     if (!std::equal(got.begin(), got.begin() + static_cast<ptrdiff_t>(bytes),
                     part.begin())) {
-      return Internal("a row of 2^31 elements differs behind " +
+      return Internal("a row of 2^31 elements differs after byte " +
                       std::to_string(at));
     }
   }

@@ -2,16 +2,17 @@
 //               [--repetitions=N] [--megabytes=N] [--wait_ms=N]
 //               [--ptx=CAPABILITY]
 //
-// Asks a GPU what the design of runtime/transport/gpu depends on: what calls
-// cost, what they do to other threads, and which of them wait. Of each probe a
-// line; names of figures end with their unit.
-// --ptx prints the kernel that keeps a stream busy, for 90 the one of 9.0.
+// Measures the properties of a GPU that the design of runtime/transport/gpu
+// depends on: the cost of calls, their effect on other threads, and which of
+// them block. Prints a line for each probe; names of figures end with their
+// unit. --ptx prints the kernel that keeps a stream busy; 90 selects compute
+// capability 9.0.
 //
-// A probe runs in a process of its own, `calls` in two: what one does to the
-// driver is no other's concern.
+// Each probe runs in a separate process (`calls` in two), so that probes cannot
+// affect each other through the driver.
 //
-// For tests/gpu/first_hour.sh: 0 if all that was asked for was measured, or
-// cannot be here; 3 if there is no GPU.
+// For tests/gpu/first_hour.sh: exits with 0 if all requested probes were made
+// or are impossible here, and with 3 if there is no GPU.
 #include "tests/gpu/device_probes.h"
 
 #include <signal.h>
@@ -30,11 +31,11 @@
 namespace tf_hvd {
 namespace {
 
-using Alone = Status (*)(const ProbeSide& side, Figures* figures);
+using SingleProcess = Status (*)(const ProbeSide& side, Figures* figures);
 
 struct Probe {
   const char* name;
-  Alone alone;  // null: it takes two processes
+  SingleProcess single;  // null: the probe needs two processes
 };
 
 constexpr Probe kProbes[] = {{"calls", nullptr},
@@ -43,7 +44,7 @@ constexpr Probe kProbes[] = {{"calls", nullptr},
                              {"copies", ProbeCopies},
                              {"waits", ProbeWaits}};
 
-// This process makes the probe, and tells.
+// Makes the probe in this process and prints its result.
 int Make(const Probe& probe, const ProgramOptions& options, int rank,
          int peer) {
   const GpuLibraries libraries = options.Open();
@@ -54,28 +55,29 @@ int Make(const Probe& probe, const ProgramOptions& options, int rank,
   }
   Figures figures(probe.name);
   Status status;
-  if (probe.alone == nullptr) {
+  if (probe.single == nullptr) {
     status = ProbeCalls(options, libraries, rank, peer, &figures);
   } else {
     std::unique_ptr<ProbeSide> side;
     status =
         ProbeSide::Open(options, libraries, options.Number("device", 0), &side);
     if (status.ok()) status = side->LoadSpin();
-    if (status.ok()) status = probe.alone(*side, &figures);
+    if (status.ok()) status = probe.single(*side, &figures);
   }
   if (!status.ok()) figures.NotHere(status.message());
   if (rank == 0 || !status.ok()) figures.Print();
   return status.ok() ? 0 : 1;
 }
 
-// A child's, or what a signal makes of it.
+// A child's exit code, or the one for a signal.
 int CodeOf(int ended) {
   return WIFEXITED(ended) ? WEXITSTATUS(ended) : 128 + WTERMSIG(ended);
 }
 
-// Of several processes one that fails ends the others, which may wait for it.
+// If one of several processes fails, the others are ended: they may be waiting
+// for it.
 int Run(const Probe& probe, const ProgramOptions& options) {
-  const int processes = probe.alone == nullptr ? 2 : 1;
+  const int processes = probe.single == nullptr ? 2 : 1;
   int ends[2] = {-1, -1};
   if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) return 1;
   std::fflush(stdout);
@@ -123,7 +125,7 @@ int Main(const ProgramOptions& options) {
     }
   }
   if (made == 0) {
-    std::printf("there is no probe %s\n", asked.c_str());
+    std::printf("unknown probe %s\n", asked.c_str());
     return kWrongUse;
   }
   std::printf("%d of %d probes made\n", made - failed, made);

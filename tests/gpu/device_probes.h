@@ -1,5 +1,5 @@
-// The probes of device_probes.cc, by what they ask. Each adds what it has found
-// to `figures`, which are told even where an error ends it.
+// The probes of device_probes.cc, by subject. Each adds its figures to
+// `figures`, which are printed even if an error ends the probe.
 #ifndef TF_HVD_TESTS_GPU_DEVICE_PROBES_H_
 #define TF_HVD_TESTS_GPU_DEVICE_PROBES_H_
 
@@ -9,20 +9,20 @@
 
 namespace tf_hvd {
 
-// What cuEventQuery and cuStreamQuery cost, and what they do to the launches of
+// Cost of cuEventQuery and cuStreamQuery, and their effect on the launches of
 // another thread.
 Status ProbeQueries(const ProbeSide& side, Figures* figures);
-// When a host function is called after a kernel's end, against polling.
+// Delay of a host function after a kernel's end, compared with polling.
 Status ProbeHostFunction(const ProbeSide& side, Figures* figures);
-// When 24 bytes arrive that are copied while another stream copies many; and
-// when a kernel has read them from pinned memory instead.
+// Delay of 24 bytes that are copied while another stream copies much data, and
+// of a kernel that reads them from pinned memory instead.
 Status ProbeCopies(const ProbeSide& side, Figures* figures);
-// Which functions do not return while a kernel runs.
+// Functions that do not return while a kernel runs.
 Status ProbeWaits(const ProbeSide& side, Figures* figures);
 
-// The time from ncclAllReduce until the communicator is ready for more,
-// blocking and not. Called in a process for each of two ranks, which `peer`, a
-// socket, joins.
+// Time from ncclAllReduce until the communicator is ready for the next call,
+// blocking and nonblocking. Called in one process for each of two ranks, which
+// are joined by the socket `peer`.
 Status ProbeCalls(const ProgramOptions& options, const GpuLibraries& libraries,
                   int rank, int peer, Figures* figures);
 

@@ -19,7 +19,7 @@ Status DeviceRank::Open(Runtime* runtime, const CudaApi* cuda, int ordinal,
   return DeviceSide::Open(cuda, ordinal, &(*rank)->side_);
 }
 
-// As kernels/collective_kernel.cc does it: by the runtime's own device.
+// As in kernels/collective_kernel.cc: the runtime's own device.
 Status DeviceRank::Ready(std::shared_ptr<GpuEvent>* ready) {
   std::shared_ptr<GpuDevice> device;
   TF_HVD_RETURN_IF_ERROR(runtime_->gpus()->OfStream(side_->stream(), &device));

@@ -1,8 +1,8 @@
-// DeviceRank: one rank with a GPU, real or of software, and what TensorFlow's
-// kernels do there, without TensorFlow: requests to a Runtime, of tensors that
-// a stream computes. RunDeviceRanks: such ranks, as threads.
+// DeviceRank: one rank with a GPU, real or software, and the work of
+// TensorFlow's kernels there, without TensorFlow: requests to a Runtime, for
+// tensors that a stream computes. RunDeviceRanks: such ranks as threads.
 //
-// As device_side.h, needs nothing but the runtime.
+// Depends only on the runtime, like device_side.h.
 #ifndef TF_HVD_TESTS_GPU_DEVICE_RANK_H_
 #define TF_HVD_TESTS_GPU_DEVICE_RANK_H_
 
@@ -21,20 +21,20 @@
 
 namespace tf_hvd {
 
-// Of one dimension. In place if they are equal.
+// One dimension. In place if the addresses are equal.
 struct DeviceTensor {
   const char* input = nullptr;
   char* output = nullptr;
   int64_t count = 0;  // elements of the input
 };
 
-// A request that is under way; what becomes of it.
+// A request in progress; receives the result.
 using Reply = std::future<Status>;
 
 // One thread.
 class DeviceRank {
  public:
-  // `cuda`: for the side's own calls. Both outlive the rank.
+  // `cuda`: for the side's own calls. Both must outlive the rank.
   static Status Open(Runtime* runtime, const CudaApi* cuda, int ordinal,
                      std::unique_ptr<DeviceRank>* rank);
 
@@ -43,12 +43,12 @@ class DeviceRank {
 
   DeviceSide* side() const { return side_.get(); }
 
-  // From now on requests do not say after what they come: a flaw, which wrong
-  // results have to show.
+  // From now on requests do not wait for the stream: a flaw that must show in
+  // wrong results.
   void ForgetProducers() { forgets_ = true; }
 
-  // Requests, after what the stream has been given so far. Memory must be
-  // there until the reply is.
+  // Requests that wait for all previous work on the stream. Memory must exist
+  // until the reply.
   Reply Allreduce(const std::string& name, DType dtype,
                   const std::vector<DeviceTensor>& group, ReduceOp op,
                   double prescale = 1.0, double postscale = 1.0);
@@ -62,7 +62,7 @@ class DeviceRank {
                       const DeviceTensor& tensor, ReduceOp op);
   Reply Barrier(const std::string& name);
 
-  // An error after a minute.
+  // Returns an error after a minute.
   static Status Wait(Reply reply, const std::string& what);
 
  private:
@@ -78,9 +78,10 @@ class DeviceRank {
   bool forgets_ = false;
 };
 
-// Calls `fn` for each of the worlds' ranks on a thread of its own, with the
-// GPU `ordinal(rank)`, ends the job, and returns the first error. At its end
-// `fn` waits for the other ranks, as by a barrier, if the job goes on.
+// Calls `fn` for each of the worlds' ranks on a separate thread, with the GPU
+// `ordinal(rank)`, then ends the job, and returns the first error. At its end
+// `fn` must wait for the other ranks, for example by a barrier, if the job
+// continues.
 Status RunDeviceRanks(std::vector<std::unique_ptr<World>> worlds,
                       const CudaApi* cuda,
                       const std::function<int(int rank)>& ordinal,

@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kPinnedBytes = size_t{16} << 20;
 constexpr std::chrono::seconds kLimit{60};
 constexpr int kLagCopies = 8;
-// No element of any type is made of these.
+// A byte that does not occur in elements of any type.
 constexpr char kStale = '\x5a';
 
 }  // namespace

@@ -1,9 +1,9 @@
-// DeviceSide: a GPU, real or of software, as a program that is not TensorFlow
-// uses it: a stream that computes, memory, copies from and to the host. By the
-// functions of the runtime's own table.
+// DeviceSide: a GPU, real or software, as used by a program other than
+// TensorFlow: a stream that computes, memory, copies from and to the host. Uses
+// the functions of the runtime's own table.
 //
-// Needs nothing but the runtime: it is compiled where there is no test
-// framework either (tests/run_gpu.sh). One thread.
+// Depends only on the runtime: it is also compiled without a test framework
+// (tests/run_gpu.sh). One thread.
 #ifndef TF_HVD_TESTS_GPU_DEVICE_SIDE_H_
 #define TF_HVD_TESTS_GPU_DEVICE_SIDE_H_
 
@@ -27,18 +27,19 @@ class DeviceSide {
   GpuDevice* device() const { return device_.get(); }
   CudaStream stream() const { return stream_; }
 
-  // Memory of the device, until Free or the end.
+  // Allocates memory of the device, until Free or the end.
   Status Allocate(size_t bytes, char** memory);
   void Free(const char* memory);
-  // As a step's kernels make it: returns when nothing but stale bytes are
-  // there. The stream copies what LagBy says first, and then these.
+  // Writes data like a step's kernels: returns while the memory still has stale
+  // bytes. The stream first makes the copies set by LagBy, and then this one.
   Status Produce(char* memory, const char* bytes, size_t count);
-  // Of memory of the device; on a card a few hundred MiB are a millisecond.
+  // Memory of the device to copy; on a GPU a few hundred MiB take a
+  // millisecond.
   Status LagBy(size_t bytes);
-  // Return when it has been done.
+  // These return when the copy is complete.
   Status Upload(char* memory, const char* bytes, size_t count);
   Status Download(const char* memory, char* bytes, size_t count);
-  // When the stream has done what it was given; an error after a minute.
+  // Waits until the stream has done all previous work; an error after a minute.
   Status Finish();
 
  private:
@@ -48,7 +49,7 @@ class DeviceSide {
   const std::shared_ptr<GpuDevice> device_;
   CudaStream stream_ = nullptr;
   std::shared_ptr<char> pinned_;
-  char* lag_ = nullptr;  // of so many bytes
+  char* lag_ = nullptr;  // `lag_bytes_` bytes
   size_t lag_bytes_ = 0;
   std::vector<std::shared_ptr<char>> memory_;
 };

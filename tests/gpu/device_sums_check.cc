@@ -11,7 +11,7 @@
 namespace tf_hvd {
 namespace {
 
-// What the device made of its copy against what the host made of its own.
+// Compares the device's result from its copy with the host's own result.
 Status Compare(DeviceSide* side, Mirror* memory, const std::string& what) {
   std::vector<char> got(memory->bytes());
   TF_HVD_RETURN_IF_ERROR(
@@ -22,7 +22,8 @@ Status Compare(DeviceSide* side, Mirror* memory, const std::string& what) {
   return Internal(what + " differs from the host's");
 }
 
-// Numbers whose sums round. (Of others any bits: they wrap around.)
+// Numbers with sums that round. Integers use random bits: their sums wrap
+// around.
 void DrawNumbers(const SoftwareSums& kernel, Mirror* memory,
                  std::mt19937_64* random) {
   const bool is_float = std::strstr(kernel.name, "float") != nullptr;
@@ -49,7 +50,7 @@ Status CheckSum(DeviceSide* side, const SoftwareSums& kernel, int64_t count,
   SumArguments there{vectors.device(), sums.device(), kRanks, count};
   const SumArguments here{vectors.host(), sums.host(), kRanks, count};
   void* arguments[] = {&there};
-  // Fewer blocks than there are elements: each thread takes several.
+  // Fewer blocks than elements: each thread adds several.
   constexpr unsigned kBlocks = 5;
   TF_HVD_RETURN_IF_ERROR(side->device()->Launch(
       side->stream(), kernel.name, kBlocks, kSumThreads, arguments));

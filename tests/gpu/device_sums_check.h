@@ -1,5 +1,5 @@
-// The kernels that sum, compute/device_sums.h, on a GPU against the same
-// functions on the host, bit for bit. Of device_check.
+// Compares the kernels of compute/device_sums.h on a GPU with the same
+// functions on the host, bit for bit. Part of device_check.
 #ifndef TF_HVD_TESTS_GPU_DEVICE_SUMS_CHECK_H_
 #define TF_HVD_TESTS_GPU_DEVICE_SUMS_CHECK_H_
 
@@ -8,7 +8,7 @@
 
 namespace tf_hvd {
 
-// An error says what differs. `launches`: how many there were.
+// The error describes the difference. `launches`: number of launches.
 Status CheckSums(DeviceSide* side, int* launches);
 
 }  // namespace tf_hvd

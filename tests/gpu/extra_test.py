@@ -1,7 +1,7 @@
-"""The extra `gpu` on a machine without a GPU: NCCL's wheel lies beside the package, unused.
+"""The extra `gpu` on a machine without a GPU: NCCL's wheel is installed but unused.
 
-The wheel is the oldest that TensorFlow's own extra allows. It comes from the package index, once:
-it is kept where ./dev keeps what it downloads.
+The wheel is the oldest that TensorFlow's own extra allows. It is downloaded from the package index
+once, and kept with the downloads of ./dev.
 """
 
 import importlib.metadata
@@ -41,7 +41,7 @@ sys.stdout.write(f"rank {hvd.rank()}: {hvd.__file__} {right} {hvd.nccl_built()} 
 
 @pytest.fixture(scope="module")
 def nccl_wheel():
-    """The folder that NCCL's wheel has been installed into."""
+    """The folder in which NCCL's wheel is installed."""
     folder = CACHE / f"{DISTRIBUTION}-{VERSION}"
     if folder.exists():
         return folder
@@ -53,13 +53,13 @@ def nccl_wheel():
         if done.returncode:
             pytest.skip(f"the package index cannot be reached: {done.stderr[-500:]}")
         os.rename(new, folder)
-        os.mkdir(new)  # for who removes it
+        os.mkdir(new)  # for the removal by another process
     return folder
 
 
 @pytest.fixture
 def environment(nccl_wheel, tmp_path, mpi_library):
-    """The variables of a Python environment with the package and, beside it, NCCL."""
+    """The variables of a Python environment with the package and NCCL."""
     site = tmp_path / "site"
     shutil.copytree(
         _native.DIRECTORY, site / "tf_hvd", ignore=shutil.ignore_patterns("*.so", "__pycache__")
@@ -73,12 +73,12 @@ def environment(nccl_wheel, tmp_path, mpi_library):
         PYTHONPATH=str(site),
         PYTHONSAFEPATH="1",
         TF_HVD_MPI_LIBRARY=str(mpi_library("openmpi")),
-        TF_HVD_CUDA_LIBRARY="no_such_libcuda.so.1",  # also where there is one
+        TF_HVD_CUDA_LIBRARY="no_such_libcuda.so.1",  # even if the machine has a driver
     )
 
 
 def doctor(environment):
-    """What `tf_hvd doctor` says, by name."""
+    """The output of `tf_hvd doctor`, by name."""
     command = [sys.executable, "-m", "tf_hvd_command", "doctor", "--json"]
     done = finished(command, env=environment, check=True)
     return {line["name"]: line for line in json.loads(done.stdout)["findings"]}
@@ -96,10 +96,10 @@ def test_two_ranks_on_the_cpu_do_not_open_it(environment, run_to_end, tmp_path):
         assert f"rank {rank}: {package} True 0 []" in output
 
 
-def test_doctor_tells_that_it_is_there(environment):
+def test_doctor_reports_an_unused_nccl(environment):
     lines = doctor(environment)
     assert lines["NCCL"]["value"] == (
-        f"not opened without a driver; {DISTRIBUTION} {VERSION} is installed"
+        f"not loaded without a driver; {DISTRIBUTION} {VERSION} is installed"
     )
     assert lines["NCCL"]["state"] == "ok"
 
@@ -117,7 +117,7 @@ def test_with_a_driver_it_is_found(environment, tmp_path):
 
 
 def test_the_version_is_one_that_tensorflow_takes():
-    """What `tensorflow[and-cuda]` requires, which is what the extra brings."""
+    """The version that `tensorflow[and-cuda]` requires, which the extra installs."""
     name = next(n for n in ("tensorflow-cpu", "tensorflow") if is_installed(n))
     required = importlib.metadata.requires(name)
     (wanted,) = [text for text in required if text.startswith(DISTRIBUTION)]

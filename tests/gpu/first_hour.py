@@ -1,11 +1,11 @@
-"""What tests/gpu/first_hour.sh and tests/run_gpu.sh do: all that a GPU should tell, and a report.
+"""Implements tests/gpu/first_hour.sh and tests/run_gpu.sh: all tests on a GPU, and a report.
 
-`run` does what is not done yet and fits into --budget, in order of importance. Each step has a
-file in --out, which has what was said even where this process was killed; with it, or with a copy
-of it in --earlier, the next call goes on. report.md is written anew after each part.
+`run` runs steps that have no results yet and fit into --budget, in order of importance. Each step
+has a file in --out, which keeps the output even if this process is killed. The next call continues
+with that file, or with a copy of it in --earlier. report.md is written again after each part.
 
-Exit code 1 if something that ran failed. TF_HVD_CUDA_LIBRARY and TF_HVD_NCCL_LIBRARY name other
-libraries than the machine's own.
+Exit code 1 if a part failed. TF_HVD_CUDA_LIBRARY and TF_HVD_NCCL_LIBRARY name libraries to use
+instead of the machine's own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gpu_parts import Part, Parts
 from gpu_programs import Outcome
 from step_runner import LEAST, Runner, Step
 
-# Of a packed folder, and of ./dev test --all; of any build, which pack takes.
+# Folders of programs: of a packed folder, of ./dev test --all, and of any build (used by pack).
 BUILT, OF_BAZEL = ROOT / "build" / "gpu", ROOT / "bazel-bin" / "tests" / "gpu"
 MACHINE = str(pathlib.Path(__file__).resolve().parent / "gpu_machine.py")
 QUERY = "name,driver_version,memory.total,clocks.max.sm,clocks.max.memory,compute_mode"
@@ -40,20 +40,21 @@ SECTIONS = (
     "SpeedOfLight", "MemoryWorkloadAnalysis", "Occupancy", "LaunchStats", "WarpStateStats",
     "InstructionStats",
 )  # fmt: skip
-# Launches of a kernel that are not looked at. A repetition has a launch for each of a case's
-# pieces of 32 MiB or more, 8 at most, and two repetitions do not count: 16 launches at most. 120
-# is behind these, and begins a repetition for up to 6 pieces, and for 8: its first piece is the
-# largest. With as many repetitions there are enough launches, even of one piece. Where packing
-# and unpacking have the same kernel, it is a launch of packing, with the same bytes.
+# Launches of a kernel that are not profiled. A repetition has one launch for each of a case's
+# pieces of 32 MiB or more, 8 at most. The first two repetitions do not count, which is 16 launches
+# at most. Launch 120 is after these, and starts a repetition for up to 6 pieces, and for 8: the
+# first piece is the largest. With this many repetitions there are enough launches even of one
+# piece. If packing and unpacking use the same kernel, it is a launch of packing with the same
+# bytes.
 SKIPPED = 120
-# What hangs in NCCL is not to cost more of a lent machine, s.
+# Limits the time that a hang in NCCL costs on a borrowed machine, in seconds.
 NCCL_LIMIT = 90.0
 
 
 def tool(name: str, command: list[str], read: Callable[[int, str], Outcome]) -> Part:
-    """A program of the machine's that may not be there."""
+    """A program of the machine that may be missing."""
     found = shutil.which(command[0])
-    missing = "" if found else f"there is no {command[0]}"
+    missing = "" if found else f"{command[0]} is not installed"
     return Part(name, [found or command[0], *command[1:]], 60, {}, read, missing)
 
 
@@ -62,13 +63,13 @@ def read_fact(code: int, output: str) -> Outcome:
 
 
 def read_version(code: int, output: str) -> Outcome:
-    """The line that has a version, of several."""
+    """Read the line with a version from the output."""
     found = re.findall(r"^.*(?:release|[Vv]ersion) v?\d.*$", output, re.MULTILINE)
     return Outcome("not run" if code else "found", (found or [closing_line(output)])[-1], output)
 
 
 def read_profile(code: int, output: str) -> Outcome:
-    """Of one kernel's launch; or why the machine allows none."""
+    """Read one kernel's profile, or the reason why the machine forbids it."""
     if NO_COUNTERS in output:
         return Outcome("not run", f"profiling counters are for administrators ({NO_COUNTERS})")
     failed = re.search(r"^==ERROR== .*", output, re.MULTILINE)
@@ -102,11 +103,11 @@ def machine_parts(kit: Kit) -> list[Part]:
 
 
 def profile_parts(kit: Kit) -> list[Part]:
-    """Of the kernel that the bandwidth step has found to be the slowest."""
+    """Profile the kernel that the bandwidth step found to be the slowest."""
     name = "ncu, the slowest kernel"
     slowest = first_hour_report.slowest(kit.entries("bandwidth"))
     case, kernel = slowest or ("the slowest case", "ITS_KERNEL")
-    # A lent card's clocks are not ours to change, which ncu does unless it is told not to.
+    # ncu changes the clocks unless this option forbids it; a borrowed GPU's clocks are not ours.
     command = ["ncu", "--clock-control", "none", "--kernel-name", kernel]
     command += ["--launch-skip", str(SKIPPED), "--launch-count", "1"]
     command += [f"--section={one}" for one in SECTIONS]
@@ -119,7 +120,7 @@ def profile_parts(kit: Kit) -> list[Part]:
 
 
 def bandwidth_parts(kit: Kit) -> list[Part]:
-    """All launches; then one case, with its lists of tensors where they are and on the device."""
+    """All launches; then one case, with its lists of tensors in pinned and in device memory."""
     case = f"--only={first_hour_report.LISTS_CASE}"
     return [
         kit.parts.bandwidth(),
@@ -129,7 +130,7 @@ def bandwidth_parts(kit: Kit) -> list[Part]:
 
 
 def job_parts(kit: Kit) -> list[Part]:
-    """If the first job with NCCL fails, the others would, and a hang would cost as much again."""
+    """If the first job with NCCL fails, the others are skipped: a hang would cost as much again."""
     parts: list[Part] = []
     first = ""
     for part in [*kit.parts.jobs(), kit.parts.nccl_probe()]:
@@ -143,7 +144,7 @@ def job_parts(kit: Kit) -> list[Part]:
 
 
 def picked(asked: str, names: list[str]) -> set[str]:
-    """Of --parts: names with commas as a whole; else those that have a piece of it in them."""
+    """The parts chosen by --parts: names separated by commas, otherwise names with that text."""
     found = set()
     for name in sorted((name for name in names if "," in name), key=len, reverse=True):
         asked, count = re.subn(rf"(^|,)\s*{re.escape(name)}\s*(?=,|$)", ",", asked)
@@ -157,26 +158,26 @@ def tensorflow_parts_of(kit: Kit) -> list[Part]:
     return tensorflow_parts.of_this_python(kit.gpus, kit.out)
 
 
-# But for the last one, which wants more than a driver, files with the report are eight at most.
+# Without the last step, which needs more than a driver, there are at most eight files.
 STEPS = (
     Step("machine", "facts of the machine", machine_parts),
     Step("kernels", "kernels against the host", lambda kit: [kit.parts.check()], 60),
     Step("bandwidth", "bandwidth of the kernels", bandwidth_parts, 30),
-    Step("probes", "what decides the design", lambda kit: kit.parts.probes(), 30),
+    Step("probes", "measurements that decide the design", lambda kit: kit.parts.probes(), 30),
     Step("jobs", "the runtime, NCCL, a killed rank", job_parts, 30),
     Step("sanitizer", "compute-sanitizer", lambda kit: kit.parts.sanitizers(), 90),
     Step("profile", "ncu on the slowest kernel", profile_parts, 60),
     Step("tensorflow", "op tests and training", tensorflow_parts_of, 60),
 )
-# What run_gpu.sh asks for is not the same.
+# The steps that run_gpu.sh runs are different.
 FIRST = "machine,kernels,bandwidth,probes,jobs,sanitizer,profile"
 
-# None takes more of a command with a time limit than this, s.
+# Limit for a part in a command with a time limit, in seconds.
 MOST = 240.0
 
 
 class Kit(Runner):
-    """The steps, with programs of ours."""
+    """The steps, with our own programs."""
 
     def __init__(self, options: argparse.Namespace, gpus: Gpus) -> None:
         super().__init__(options, gpus, STEPS, pathlib.Path(options.out))
@@ -199,13 +200,13 @@ class Kit(Runner):
         missing = super().why_not(step, part)
         if not missing and part.after and not (self.named and part.after not in self.named):
             first = self.entries(step.name).get(part.after)
-            became = {"failed": "failed", "cut short": "was cut short"}
-            known = became.get(first.result) if first else None
+            states = {"failed": "failed", "cut short": "was cut short"}
+            known = states.get(first.result) if first else None
             missing = f"the first job with NCCL {known}" if known else ""
         return missing or ("" if step.name == "tensorflow" else self.why_no_programs)
 
     def find_programs(self) -> str:
-        """Those that were built if they start here, else compiled ones; or why there are none."""
+        """Find built programs that start here, or compile them; return the reason on failure."""
         why = gpu_programs.why_unusable(self.parts.programs)
         if not why or not self.gpus.names:
             return why
@@ -233,7 +234,9 @@ class Kit(Runner):
         compiler = gpu_programs.compiler_of_programs()
         how = f"programs: those in {self.parts.programs}"
         if why:
-            how = f"programs: {why}; {compiler or 'no g++'} would compile them"
+            how = (
+                f"programs: {why}; they would be compiled by {compiler or 'g++, which is missing'}"
+            )
         print(how)
         return super().dry_run()
 
@@ -243,34 +246,48 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         prog="tests/gpu/first_hour.sh", description=__doc__.splitlines()[0]
     )
     parser.add_argument("command", choices=["run", "report", "pack"], nargs="?", default="run")
-    parser.add_argument("to", nargs="?", default="", help="of pack: the folder")
-    parser.add_argument("--dry-run", action="store_true", help="tells what run would do")
-    parser.add_argument("--budget", type=float, default=480, help="seconds that run may take")
+    parser.add_argument("to", nargs="?", default="", help="folder to write (pack)")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the steps of run without running them"
+    )
+    parser.add_argument(
+        "--budget", type=float, default=480, help="time limit of run in seconds (default: 480)"
+    )
     parser.add_argument("--out", default=str(ROOT / "build" / "first_hour"), help="results")
-    parser.add_argument("--earlier", default="", help="results of an earlier call, to go on from")
-    parser.add_argument("--steps", default=FIRST, help="only these, with commas between them")
     parser.add_argument(
-        "--parts", default="", help="only these, also if done: NAME[,NAME], pieces of their names"
+        "--earlier", default="", help="results of an earlier call, from which to continue"
     )
-    parser.add_argument("--programs", help="folder of built programs, else build/gpu or Bazel's")
+    parser.add_argument("--steps", default=FIRST, help="steps to run, separated by commas")
     parser.add_argument(
-        "--folder", default=str(ROOT / "build" / "run_gpu"), help="where they are compiled, else"
+        "--parts",
+        default="",
+        help="parts to run, even if done: NAME[,NAME] or parts of their names",
     )
-    parser.add_argument("--bandwidth", default="", help="arguments for device_bandwidth")
-    parser.add_argument("--job", default="", help="arguments for nccl_job")
-    parser.add_argument("--probes", default="", help="arguments for device_probes")
-    parser.add_argument("--patience", type=float, default=1.0, help="times all time limits")
+    parser.add_argument(
+        "--programs", help="folder of built programs (default: build/gpu or Bazel's)"
+    )
+    parser.add_argument(
+        "--folder",
+        default=str(ROOT / "build" / "run_gpu"),
+        help="folder for programs that must be compiled",
+    )
+    parser.add_argument("--bandwidth", default="", help="additional arguments of device_bandwidth")
+    parser.add_argument("--job", default="", help="additional arguments of nccl_job")
+    parser.add_argument("--probes", default="", help="additional arguments of device_probes")
+    parser.add_argument(
+        "--patience", type=float, default=1.0, help="factor for all time limits (default: 1)"
+    )
     options = parser.parse_args(arguments)
     wrong = set(options.steps.split(",")) - {step.name for step in STEPS}
     if wrong:
-        parser.error(f"there is no step {', '.join(sorted(wrong))}")
+        parser.error(f"unknown step {', '.join(sorted(wrong))}")
     if (options.command == "pack") != bool(options.to):
-        parser.error("pack takes a folder, nothing else does")
+        parser.error("only pack takes a folder, and it requires one")
     return options
 
 
 def main() -> int:
-    """Ends with what has begun when it is asked to end."""
+    """Run the command; on a termination signal also end its child processes."""
     options = parse(sys.argv[1:])
     if options.command == "pack":
         return pack(pathlib.Path(options.to), pathlib.Path(options.programs or OF_BAZEL).resolve())

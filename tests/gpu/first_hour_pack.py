@@ -1,5 +1,7 @@
-"""Puts what the first hour needs on a bare machine into one folder: the programs that were built,
-with the code for GPUs in them, and what it takes to compile them there if they do not start.
+"""Packs the files for the first hour on a bare machine into one folder.
+
+It contains the built programs with the GPU code in them, and the sources to compile them if they
+do not start there.
 """
 
 from __future__ import annotations
@@ -13,9 +15,9 @@ from collections.abc import Iterable
 import gpu_programs
 from gpu_machine import ROOT
 
-# Bytes that can be brought along: 64 MiB, less what a checkout beside it takes.
+# Size limit of the folder: 64 MiB, minus the size of a checkout.
 MOST = 56 << 20
-# Of the checkout: what build_programs.sh compiles, and the kit itself.
+# Files of the checkout: the sources for build_programs.sh, and the kit itself.
 SOURCES = (
     "base/*.h", "base/*.cc", "runtime/**/*.h", "runtime/**/*.cc", "compute/*.h", "compute/*.cc",
     "tests/gpu/*.h", "tests/gpu/*.cc", "tests/gpu/*.py", "tests/gpu/*.sh",
@@ -23,7 +25,7 @@ SOURCES = (
 )  # fmt: skip
 
 
-# In the folder: what a pack has put there, which the next one replaces.
+# In the folder: the files of a pack, which the next pack replaces.
 LIST = "packed.txt"
 
 
@@ -32,7 +34,7 @@ def size_of(folder: pathlib.Path, names: Iterable[str]) -> int:
 
 
 def files(programs: pathlib.Path) -> dict[str, pathlib.Path]:
-    """Where each of them is, by its place in the folder."""
+    """The files by their paths in the folder."""
     found = {
         str(file.relative_to(ROOT)): file
         for pattern in SOURCES
@@ -43,31 +45,31 @@ def files(programs: pathlib.Path) -> dict[str, pathlib.Path]:
 
 
 def remove_earlier(folder: pathlib.Path) -> None:
-    """What a pack has put there, and nothing else."""
+    """Remove the files of an earlier pack, and no others."""
     made = (folder / LIST).read_text().split("\n") if (folder / LIST).exists() else []
     for name in filter(None, made):
         (folder / name).unlink(missing_ok=True)
 
 
 def strip(programs: list[pathlib.Path]) -> None:
-    """Takes the names of functions out, which only a backtrace has a use for."""
+    """Remove the names of functions, which are only useful in a backtrace."""
     if shutil.which("strip"):
         subprocess.run(["strip", *map(str, programs)], check=True)
 
 
 def pack(folder: pathlib.Path, programs: pathlib.Path) -> int:
-    """The exit code. The folder must be new, or empty, or of an earlier pack."""
+    """Return the exit code. The folder must be new, empty, or from an earlier pack."""
     why = gpu_programs.why_unusable(programs)
     if not why and gpu_programs.codes_of_bazel() is None:
-        why = f"{gpu_programs.CODES} is not of these sources"
+        why = f"{gpu_programs.CODES} was made from other sources"
     if why:
-        print(f"{why}: ./dev build makes them")
+        print(f"{why}: run ./dev build")
         return 1
     if folder.resolve() == ROOT:
-        print(f"{folder} is where this is run from")
+        print(f"{folder} is the folder of this script; pass another one")
         return 1
     if folder.exists() and any(folder.iterdir()) and not (folder / LIST).exists():
-        print(f"{folder} is not empty, and not of an earlier pack")
+        print(f"{folder} is not empty, and not from an earlier pack")
         return 1
     remove_earlier(folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""The report of the first hour, in Markdown, from the steps' files alone.
+"""Makes the report of the first hour in Markdown, only from the steps' files.
 
-docs/gpus.md says which figures decide what.
+docs/gpu_kits.md explains which figures decide what.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ ROW = re.compile(
     r" GB/s: +(?P<share>[\d.]+) % by (?P<kernel>\w+)$",
     re.MULTILINE,
 )
-# The case, and the parts, that compare them.
+# The case, and the parts, for the comparison.
 LISTS_CASE = "ResNet-50, Sum"
 PINNED_LISTS, DEVICE_LISTS = "lists in pinned memory", "lists in device memory"
-# What ncu calls them, and what the report does.
+# ncu's names of figures, and the report's.
 PROFILE = {
     "Duration": "duration",
     "Memory Throughput": "memory busy",
@@ -29,24 +29,24 @@ PROFILE = {
     "Achieved Occupancy": "occupancy",
     "Registers Per Thread": "registers of a thread",
 }
-# Parts of the machine's step that are no facts.
+# Parts of the machine's step that are not facts about it.
 OF_PROGRAMS = ("device code", "programs")
 
 
 def rows_of(entry: Entry | None) -> list[dict[str, str]]:
-    """The lines of device_bandwidth, by name."""
+    """The lines of device_bandwidth by case."""
     found = [match.groupdict() for match in ROW.finditer(entry.output if entry else "")]
     return list({row["what"]: row for row in found}.values())
 
 
 def bandwidth_rows(entries: dict[str, Entry]) -> list[dict[str, str]]:
-    """But for those that compare lists."""
+    """All lines except those that compare lists."""
     whole = [one for one in entries.values() if one.name not in (PINNED_LISTS, DEVICE_LISTS)]
     return [row for entry in whole for row in rows_of(entry)]
 
 
 def slowest(entries: dict[str, Entry]) -> tuple[str, str] | None:
-    """Case and kernel of the least share of a copy's speed."""
+    """Case and kernel with the smallest share of a copy's speed."""
     rows = bandwidth_rows(entries)
     if not rows:
         return None
@@ -55,7 +55,7 @@ def slowest(entries: dict[str, Entry]) -> tuple[str, str] | None:
 
 
 def profile_figures(output: str) -> dict[str, str]:
-    """The first of each name, which is of the launch; `12.3 %`."""
+    """The first figure of each name, which is the launch's, for example `12.3 %`."""
     found: dict[str, str] = {}
     for line in output.split("\n"):
         match = re.match(r"^ +(\S.*?) {2,}(\S+) +([\d.,]+) *$", line)
@@ -81,14 +81,16 @@ def parts(steps: Steps) -> Iterator[list[str]]:
 
 
 def figures(steps: Steps) -> Iterator[list[str]]:
-    """What the probes measured, and when ranks were told that another is dead."""
+    """The probes' figures, and the time until ranks got the error about a killed rank."""
     for entry in (entry for entries in steps.values() for entry in entries.values()):
-        for said in re.findall(r"^\w+: (\w+=.*)|(was told .* call)", entry.output, re.MULTILINE):
+        for said in re.findall(
+            r"^\w+: (\w+=.*)|(got the error .* call)", entry.output, re.MULTILINE
+        ):
             yield [entry.name, "".join(said)]
 
 
 def failures(steps: Steps) -> Iterator[str]:
-    """What those said last that did not come to a good end."""
+    """The last output of parts that failed."""
     for entries in steps.values():
         for entry in entries.values():
             if entry.result in ("failed", "cut short") and entry.output:
@@ -97,7 +99,7 @@ def failures(steps: Steps) -> Iterator[str]:
 
 
 def parts_report(headline: str, steps: Steps, left: list[str]) -> str:
-    """What became of the parts alone."""
+    """A report with only the results of the parts."""
     lines = [headline, "", *parts_table(steps, left)]
     return "\n".join([*lines, *failures(steps)]).rstrip("\n") + "\n"
 
@@ -111,7 +113,7 @@ def parts_table(steps: Steps, left: list[str]) -> list[str]:
 
 def report(steps: Steps, left: list[str]) -> str:
     machine = steps.get("machine", {})
-    of_gpu = machine["GPUs"].figure if "GPUs" in machine else "a machine that was not asked"
+    of_gpu = machine["GPUs"].figure if "GPUs" in machine else "a machine that was not examined"
     lines = [f"# The first hour on a GPU: {of_gpu}", ""]
     facts = [
         [entry.name, entry.figure]

@@ -1,5 +1,5 @@
-"""Runs tests/gpu/first_hour.sh on a GPU of software: from the packed folder alone, cut short, and
-killed; what follows from figures, by table; tests/run_gpu.sh on two GPUs; and the programs alone.
+"""Runs tests/gpu/first_hour.sh on a software GPU: only from the packed folder, cut short, and
+killed. Also tests the conclusions from figures, tests/run_gpu.sh on two GPUs, and the programs.
 """
 
 import json
@@ -19,13 +19,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "tests" / "gpu"
 PROGRAMS = ROOT / "build" / "gpu"
 LIBRARY = PROGRAMS / "libsoftware_gpu.so"
-# What a card does in milliseconds.
+# Settings that take milliseconds on a GPU.
 QUICKLY = (
     "--bandwidth=--repetitions=1 --megabytes=1 --share=8", "--job=--lag_mib=1",
     "--probes=--repetitions=2 --megabytes=1 --wait_ms=20",
 )  # fmt: skip
 MOST_FILES, MOST_BYTES = 8, 64 << 20
-# As ncu prints it.
+# As printed by ncu.
 PROFILE = """
 ==PROF== Connected to process 17
   tf_hvd_scale_float16(MoveArguments) (1024, 1, 1)x(256, 1, 1), Context 1, Stream 13, CC 9.0
@@ -44,7 +44,7 @@ PROFILE = """
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory):
-    """What is carried to the machine; and software that stands for its driver and its NCCL."""
+    """The packed folder for the machine, and libraries that simulate its driver and its NCCL."""
     place = tmp_path_factory.mktemp("machine")
     folder = place / "packed"
     ended = finished([str(FOLDER / "first_hour.sh"), "pack", str(folder), f"--programs={PROGRAMS}"])
@@ -59,7 +59,7 @@ def kit(packed, tmp_path):
 
 
 class Kit:
-    """It, on a machine with one GPU and few programs."""
+    """The packed folder on a machine with one GPU and few programs."""
 
     def __init__(self, packed, tmp_path):
         self.folder = packed
@@ -67,7 +67,7 @@ class Kit:
         self.tools = tmp_path / "tools"
         self.tools.mkdir()
         for name in ("bash", "dirname", "env", "python3", "sleep"):
-            # The very Python: one of an environment may be a link that looks around itself.
+            # The real Python: that of an environment may be a link that searches its own folder.
             found = sys.executable if name == "python3" else shutil.which(name)
             script = f'#!/bin/sh\nexec {found} "$@"\n'
             self.tool(name, script)
@@ -99,7 +99,7 @@ class Kit:
         return (self.out / name).read_text()
 
     def programs(self, tmp_path, script, name="device_check"):
-        """Those that were built, with another one, which starts."""
+        """The built programs, with one of them replaced by a script."""
         folder = tmp_path / "programs"
         shutil.copytree(self.folder / "build" / "gpu", folder)
         start = '#!/bin/bash\n[[ "$*" != *libno_such_driver* ]] || exit 3\n'
@@ -108,14 +108,14 @@ class Kit:
 
 
 def rows(report):
-    """The cells of all tables, by the first; but for the figures, which parts have as well."""
+    """The cells of all tables by the first cell, except the figures, which have the same names."""
     text = report.partition("## Figures")[0]
     lines = [line.strip("| ").split(" | ") for line in text.split("\n") if line.startswith("| ")]
     return {line[0]: line[1:] for line in lines}
 
 
 def marks(text, kind):
-    """Parts that began or ended, as often as they did."""
+    """Parts that began or ended, in order, with repetitions."""
     return [json.loads(one)["part"] for one in re.findall(rf"^== {kind} (.*)$", text, re.MULTILINE)]
 
 
@@ -144,11 +144,12 @@ def test_the_packed_folder_is_small_and_enough(kit):
     measured = rows(report.partition("## Figures")[2])
     for part, figure in {
         "calls": "blocking_small_ready_us", "queries": "event_query_us",
-        "host_function": "called_99th_us", "copies": "pinned_alone_us", "waits": "nothing_waits",
+        "host_function": "called_99th_us", "copies": "pinned_without_copies_us",
+        "waits": "nothing_waits",
     }.items():  # fmt: skip
         assert f"{figure}=" in measured[f"probe, {part}"][0]
     for way in ("NCCL", "by the host's memory"):
-        assert measured[f"{way}, a rank is killed"][0].startswith("was told ")
+        assert measured[f"{way}, a rank is killed"][0].startswith("got the error ")
     files = sorted(file.name for file in kit.out.iterdir())
     assert len(files) <= MOST_FILES
     assert [name for name in files if name.endswith(".log")] == [
@@ -158,11 +159,11 @@ def test_the_packed_folder_is_small_and_enough(kit):
     assert found["ncu"] == ["Version 2025.3.1"]
     assert found["NCCL"][0].endswith(", named by TF_HVD_NCCL_LIBRARY")
     assert report.count(", lists in device memory | ") == 2  # packing, unpacking
-    # Nothing of it came from the checkout, but for Python.
+    # Nothing was taken from the checkout, except Python.
     logs = [kit.log(name).replace(sys.executable, "") for name in files]
     assert not [text for text in logs if f"{ROOT}/" in text]
     before = {name: kit.log(name) for name in files if name != "1-machine.log"}
-    assert kit.run()[0] == 0  # which has nothing left to do
+    assert kit.run()[0] == 0  # nothing is left to do
     assert {name: kit.log(name) for name in before} == before
 
 
@@ -175,7 +176,7 @@ def test_a_machine_may_forbid_profiling(kit):
     ]  # fmt: skip
 
 
-def test_a_killed_call_leaves_what_was_said_and_the_next_goes_on(kit, tmp_path):
+def test_a_killed_call_keeps_its_output_and_the_next_continues(kit, tmp_path):
     programs = kit.programs(tmp_path, "echo half way by $$\nexec sleep 600\n")
     process = subprocess.Popen(
         kit.command("run", f"--out={kit.out}", *QUICKLY, f"--programs={programs}"),
@@ -187,12 +188,12 @@ def test_a_killed_call_leaves_what_was_said_and_the_next_goes_on(kit, tmp_path):
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    # What it had begun goes with it: a lent machine would run it on.
+    # Its program ends with it: it would otherwise continue to run on the borrowed machine.
     pid = int(re.search(r"half way by (\d+)", log.read_text())[1])
     while pathlib.Path(f"/proc/{pid}").exists():
         time.sleep(0.05)
     assert marks(log.read_text(), "ended") == []
-    # As another machine goes on, which has the files that came back.
+    # Continues like another machine that has the returned files.
     later = tmp_path / "later"
     steps = "--steps=machine,kernels,bandwidth"
     assert kit.run(f"--earlier={kit.out}", steps, out=later)[0] == 0
@@ -203,20 +204,20 @@ def test_a_killed_call_leaves_what_was_said_and_the_next_goes_on(kit, tmp_path):
     assert marks((later / "1-machine.log").read_text(), "begun").count("GPUs") == 1
 
 
-def test_what_is_over_its_time_is_told_and_what_does_not_fit_is_left(kit, tmp_path):
+def test_parts_over_their_limit_are_reported_and_others_left(kit, tmp_path):
     programs = kit.programs(tmp_path, "echo half way\nexec sleep 600\n")
     part = "kernels against the host, bits"
     arguments = (f"--programs={programs}", "--steps=kernels")
-    # Its own limit: final.
+    # The part's own limit: final.
     failing = tmp_path / "failing"
     code, output = kit.run(*arguments, "--patience=0.005", out=failing)
     assert code == 1
     assert rows((failing / "report.md").read_text())[part][0] == "failed"
     assert "half way" in (failing / "report.md").read_text()
-    # No time to begin it.
+    # No time to start it.
     code, output = kit.run(*arguments, "--budget=0")
     assert (code, "1 left for another call" in output) == (0, True)
-    # The call's limit: once more, and then no more.
+    # The call's limit: tried once more, but not again.
     for tries in (1, 2, 2):
         code, output = kit.run(*arguments, "--patience=0.05", "--budget=8")
         assert code == 0
@@ -224,7 +225,7 @@ def test_what_is_over_its_time_is_told_and_what_does_not_fit_is_left(kit, tmp_pa
     assert rows(kit.log("report.md"))[part][0] == "cut short"
 
 
-def test_a_dry_run_without_a_card_begins_nothing(kit):
+def test_a_dry_run_without_a_gpu_starts_nothing(kit):
     ended = finished(
         kit.command("--dry-run", f"--out={kit.out}"),
         env={**kit.environment, "TF_HVD_CUDA_LIBRARY": "libno_such_driver.so"},
@@ -234,25 +235,26 @@ def test_a_dry_run_without_a_card_begins_nothing(kit):
     steps = re.findall(r"^step (\d), (\w+): ", ended.stdout, re.MULTILINE)
     names = ("machine", "kernels", "bandwidth", "probes", "jobs", "sanitizer", "profile")
     assert steps == [(str(i + 1), name) for i, name in enumerate(names)]
-    assert "  nvidia-smi: missing: there is no nvidia-smi\n    nvidia-smi --query" in ended.stdout
+    absent = "  nvidia-smi: missing: nvidia-smi is not installed\n    nvidia-smi --query"
+    assert absent in ended.stdout
     missing = "missing: no GPU: there is no CUDA driver (libno_such_driver.so"
     assert f"  probe, waits: {missing}" in ended.stdout
     assert "/build/gpu/device_probes" in ended.stdout
-    # Nothing of a lent machine is changed, and nothing but the loopback is looked for.
+    # No setting of a borrowed machine is changed, and only the loopback is used.
     assert "ncu --clock-control none --kernel-name" in ended.stdout
     settings = "NCCL_SOCKET_IFNAME=lo NCCL_NET=Socket NCCL_IB_DISABLE=1 NCCL_DEBUG=INFO"
     assert ended.stdout.count(settings) == 3
     assert "--lag_mib=1024" in re.search(r".*--forget=1.*", ended.stdout)[0]
 
 
-def test_without_a_card_nothing_fails(kit):
+def test_without_a_gpu_nothing_fails(kit):
     assert kit.run(TF_HVD_SOFTWARE_GPUS="0")[0] == 0
     found = rows(kit.log("report.md"))
     reason = "no GPU: the driver has no device (error 0)"
     assert found["probe, waits"][:2] == ["not run", reason]
 
 
-def test_jobs_depend_on_the_first_with_nccl_and_a_part_runs_again_alone(kit, tmp_path):
+def test_jobs_depend_on_the_first_with_nccl_and_parts_can_be_repeated(kit, tmp_path):
     script = '[[ "$*" == *--use_nccl=0* || "$*" == *--ranks=1* ]] || { echo it hangs; exit 1; }\n'
     programs = kit.programs(tmp_path, f"{script}echo all exact\n", "nccl_job")
     assert kit.run("--steps=jobs", f"--programs={programs}")[0] == 1
@@ -262,7 +264,7 @@ def test_jobs_depend_on_the_first_with_nccl_and_a_part_runs_again_alone(kit, tmp
     for part in others:
         assert found[part][:2] == ["not run", "the first job with NCCL failed"]
     assert found["by the host's memory, 2 ranks"][0] == "passed"
-    # By a piece of its name, and as a whole; then what had waited for it.
+    # By a part of its name, and by its full name; then the part that depends on it.
     for asked in ("2 ranks on one", first):
         assert kit.run("--steps=jobs", f"--parts={asked}")[0] == 0
     assert marks(kit.log("5-jobs.log"), "begun").count(first) == 3
@@ -274,7 +276,7 @@ def test_jobs_depend_on_the_first_with_nccl_and_a_part_runs_again_alone(kit, tmp
     assert (code, output.startswith("no part has 'no such part' in its name: GPUs; ")) == (2, True)
 
 
-def test_all_that_two_gpus_allow_with_tensorflow_where_it_is(tmp_path):
+def test_all_parts_on_two_gpus_with_installed_tensorflow(tmp_path):
     command = [str(ROOT / "tests" / "run_gpu.sh"), *QUICKLY, f"--out={tmp_path}"]
     libraries = {"TF_HVD_CUDA_LIBRARY": str(LIBRARY), "TF_HVD_NCCL_LIBRARY": str(LIBRARY)}
     ended = finished(
@@ -298,20 +300,20 @@ def test_all_that_two_gpus_allow_with_tensorflow_where_it_is(tmp_path):
         assert found[part][:2] == ["passed", f"58 collectives, {ranks}: all exact"]
     assert found["NCCL, inputs not awaited"][:2] == ["passed", "failed: ranks 0 1"]
     for way in ("NCCL", "by the host's memory"):
-        told = "one rank killed of 2 processes on 2 GPUs: the others were told"
-        assert found[f"{way}, a rank is killed"][:2] == ["passed", told]
+        expected = "one rank killed of 2 processes on 2 GPUs: the others got errors"
+        assert found[f"{way}, a rank is killed"][:2] == ["passed", expected]
     for part in ("op tests, 1 rank", "images/s, 2 ranks, NCCL", "images/s, 2 ranks, host"):
         assert found[f"TensorFlow, {part}"][:2] == ["not run", "TensorFlow sees no GPU"]
 
 
-def test_the_programs_say_that_there_is_no_gpu():
+def test_the_programs_report_a_missing_gpu():
     for name in ("device_check", "device_bandwidth", "device_probes", "nccl_job"):
         ended = finished([str(PROGRAMS / name), "--cuda=libno_such_driver.so"])
         assert (ended.returncode, ended.stdout) == (3, "no GPU: there is no CUDA driver\n")
 
 
-def test_gcc_alone_builds_the_programs_from_what_is_packed(packed, tmp_path):
-    """A source that the runtime has gained and the lists do not know ends here."""
+def test_gcc_builds_the_programs_from_the_packed_files(packed, tmp_path):
+    """Fails if the runtime has gained a source that the lists lack."""
     script = packed / "tests" / "gpu" / "build_programs.sh"
     codes = packed / "bazel-bin" / "compute" / "device_codes.cc"
     build = ["bash", str(script), str(tmp_path), str(codes)]
@@ -323,7 +325,7 @@ def test_gcc_alone_builds_the_programs_from_what_is_packed(packed, tmp_path):
 
 
 def test_device_check_finds_wrong_bits(tmp_path):
-    """Two kernels of the software GPU, of int8 and of bool, change their names."""
+    """Two kernels of the software GPU, for int8 and for bool, swap their names."""
     library, names = LIBRARY.read_bytes(), [b"tf_hvd_scale_int8\0", b"tf_hvd_scale_bool\0"]
     assert [library.count(name) for name in names] == [1, 1]
     places = [library.index(name) for name in names]
@@ -337,13 +339,15 @@ def test_device_check_finds_wrong_bits(tmp_path):
     assert re.match(r"tf_hvd_scale_int8 on \w+ rows, times .*, differs at byte \d+", ended.stdout)
 
 
-def test_programs_that_neither_start_nor_can_be_compiled_are_told(kit, tmp_path):
+def test_unusable_programs_are_reported(kit, tmp_path):
     assert kit.run(f"--programs={tmp_path}", "--steps=kernels")[0] == 0
     found = rows(kit.log("report.md"))["kernels against the host, bits"]
-    assert found[1] == f"no programs: {tmp_path} has no device_check, and none were compiled"
+    assert (
+        found[1] == f"no programs: {tmp_path} does not contain device_check, and none were compiled"
+    )
 
 
-def test_a_pack_replaces_what_the_last_one_made_and_nothing_else(tmp_path):
+def test_a_pack_replaces_only_files_of_the_previous_one(tmp_path):
     def pack(folder):
         command = [str(FOLDER / "first_hour.sh"), "pack", str(folder), f"--programs={PROGRAMS}"]
         return finished(command)
@@ -364,7 +368,7 @@ def test_a_pack_replaces_what_the_last_one_made_and_nothing_else(tmp_path):
     assert (refused.returncode, "is not empty" in refused.stdout) == (1, True)
 
 
-def test_what_nccl_says_is_in_nobody_s_way(monkeypatch):
+def test_output_of_nccl_does_not_affect_results(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
     import gpu_parts
 

@@ -1,5 +1,5 @@
-// What a step of training may not call: whatever waits for a device, or for the
-// driver, or allocates.
+// A training step must not call functions that wait for a device or the driver,
+// or that allocate.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 namespace tf_hvd {
 namespace {
 
-// Runs the job and tells what it called.
+// Runs the job and returns its calls.
 std::vector<StepCalls> CallsOf(const StepPlan& plan, bool with_nccl,
                                uint64_t seed) {
   SoftwareGpu gpu(plan.ranks, seed);
@@ -26,7 +26,7 @@ std::vector<StepCalls> CallsOf(const StepPlan& plan, bool with_nccl,
   EXPECT_TRUE(status.ok()) << status.message();
   for (const std::string& fault : gpu.Faults()) ADD_FAILURE() << fault;
   for (const StepCalls& of_rank : calls) {
-    // They are counted at all: it takes some until the first step.
+    // The counters work: there are some calls before the first step.
     EXPECT_GT(of_rank.warmup.synchronizations(), 3);
     EXPECT_GT(of_rank.warmup.allocations(), 3);
     EXPECT_GE(of_rank.steps.of("cuEventQuery"), plan.steps);
@@ -41,8 +41,8 @@ struct Way {
 
 class GpuCalls : public ::testing::TestWithParam<Way> {};
 
-// What there may be under way at once is made room for at the start: later
-// steps have more under way than the first, or less, as it happens.
+// Memory for everything that may be in progress at once is allocated at the
+// start: later steps may have more or less in progress than the first.
 TEST_P(GpuCalls, AStepWaitsForNothingAndAllocatesNothing) {
   StepPlan plan;
   plan.ranks = GetParam().ranks;
@@ -51,7 +51,8 @@ TEST_P(GpuCalls, AStepWaitsForNothingAndAllocatesNothing) {
     EXPECT_EQ(of_rank.steps.Synchronizations(), "");
     EXPECT_EQ(of_rank.steps.synchronizations(), 0);
     EXPECT_EQ(of_rank.steps.allocations(), 0);
-    // Kernels read the lists of their tensors where the host writes them.
+    // Kernels read the lists of their tensors from the memory that the host
+    // writes.
     if (GetParam().with_nccl) {
       EXPECT_EQ(of_rank.steps.of("cuMemcpyAsync"), 0);
     }
@@ -67,7 +68,8 @@ INSTANTIATE_TEST_SUITE_P(
              (way.param.with_nccl ? "RanksByNccl" : "RanksThroughPinnedMemory");
     });
 
-// As many as the plan of a step has: the same on all ranks, whatever the time.
+// As many as the plan of a step has: the same on all ranks, independent of
+// timing.
 TEST(GpuCallsOfNccl, AreThoseOfThePlan) {
   StepPlan plan;
   plan.ranks = 3;

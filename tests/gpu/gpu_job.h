@@ -1,5 +1,5 @@
-// Whole jobs on software GPUs: ranks as threads, each with a Runtime, tensors
-// in the memory of devices.
+// Whole jobs on software GPUs: ranks as threads, each with a Runtime and with
+// tensors in device memory.
 #ifndef TF_HVD_TESTS_GPU_GPU_JOB_H_
 #define TF_HVD_TESTS_GPU_GPU_JOB_H_
 
@@ -19,7 +19,7 @@
 
 namespace tf_hvd {
 
-// A job whose rank r has device r; one rank may have no driver.
+// A job in which rank r has device r; one rank may have no driver.
 struct GpuJob {
   GpuJob(int ranks, uint64_t seed, bool with_nccl = true,
          std::vector<int> nodes = {}, int without_driver = -1,
@@ -61,7 +61,7 @@ class Side {
   Side(GpuJob* job, Rank* rank)
       : gpu_(&job->gpu), rank_(rank), stream_(gpu_->NewStream(rank->rank())) {}
 
-  // Memory that a kernel fills with the numbers, later.
+  // Allocates memory that a kernel fills with the numbers later.
   template <typename T>
   char* Tensor(const std::vector<T>& values) {
     const size_t bytes = values.size() * sizeof(T);
@@ -72,7 +72,7 @@ class Side {
     return memory;
   }
 
-  // What is there once the stream has come so far.
+  // Returns the contents at this point of the stream.
   template <typename T>
   std::vector<T> Values(const void* memory, size_t count) {
     const auto raw = gpu_->Read(stream_, memory, count * sizeof(T));
@@ -127,7 +127,7 @@ class Side {
                                     void** given) {
       int64_t all = 0;
       for (const int64_t of_rank : dims) all += of_rank;
-      // Something else was there until a moment ago.
+      // The memory had other contents until a moment ago.
       *output = Tensor(std::vector<int64_t>(static_cast<size_t>(all), -1));
       *given = *output;
       return Status::Ok();

@@ -16,7 +16,7 @@
 namespace tf_hvd {
 namespace {
 
-// What each rank does, in a job in which nothing may be wrong with the memory.
+// The work of each rank, in a job without any faults in memory accesses.
 void RunAll(GpuJob* job, const std::function<void(Rank&, Side&)>& body) {
   job->job.Run([&](Rank& rank) {
     Side side(job, &rank);
@@ -34,7 +34,7 @@ void ExpectSays(const Status& status, const std::string& words) {
       << status.message();
 }
 
-// An allreduce of equal floats, under way.
+// An allreduce of equal floats in progress.
 class Reduction {
  public:
   Reduction(Side* side, const std::string& name, size_t count, float mine,
@@ -73,16 +73,16 @@ TEST_P(GpuJobs, Allreduce) {
       of_sum.ExpectResult(sum);
       of_mean.ExpectResult(mean);
     });
-    // A missing NCCL is told once.
+    // A missing NCCL is reported once.
     const bool warns = !GetParam() && ranks > 1;
     ASSERT_EQ(job.warnings.size(), warns ? static_cast<size_t>(ranks) : 0u);
     for (const std::string& text : job.warnings) {
       EXPECT_EQ(
           text,
-          "tensors on GPUs go through the host's memory, which is slower "
-          "than NCCL: rank 2 (c) has no NCCL: why. Install "
-          "nvidia-nccl-cu12, or name libnccl.so.2 by TF_HVD_NCCL_LIBRARY; "
-          "TF_HVD_NCCL=0 says that it is meant so");
+          "GPU tensors move through host memory, which is slower than NCCL: "
+          "rank 2 (c) has no NCCL: why. Install "
+          "nvidia-nccl-cu12, or set TF_HVD_NCCL_LIBRARY to the path of "
+          "libnccl.so.2. If this is intended, set TF_HVD_NCCL=0");
     }
   }
 }
@@ -109,8 +109,8 @@ INSTANTIATE_TEST_SUITE_P(, GpuJobs, ::testing::Bool(),
                                                   : "ThroughPinnedMemory");
                          });
 
-// By one rank of a machine.
-TEST(GpuJob, ManySmallTensorsOneByOneAreToldOnce) {
+// Reported by one rank per machine.
+TEST(GpuJob, ManySmallTensorsOneByOneAreReportedOnce) {
   GpuJob job(2, 10);
   testing::internal::CaptureStderr();
   RunAll(&job, [](Rank&, Side& side) {
@@ -121,13 +121,14 @@ TEST(GpuJob, ManySmallTensorsOneByOneAreToldOnce) {
     }
   });
   const std::string said = testing::internal::GetCapturedStderr();
-  const std::string told = "40 small tensors on a GPU are reduced one by one";
-  EXPECT_NE(said.find(told), std::string::npos) << said;
-  EXPECT_EQ(said.find(told), said.rfind(told)) << said;
+  const std::string warning =
+      "40 small tensors on a GPU are reduced individually";
+  EXPECT_NE(said.find(warning), std::string::npos) << said;
+  EXPECT_EQ(said.find(warning), said.rfind(warning)) << said;
 }
 
-// A tensor on the CPU on one rank, on a GPU on another: both are told.
-TEST(GpuJob, CpuAndGpuDoNotMeet) {
+// A tensor on the CPU on one rank, on a GPU on another: both get the error.
+TEST(GpuJob, CpuAndGpuTensorsAreRefused) {
   GpuJob job(2, 7);
   RunAll(&job, [](Rank& rank, Side& side) {
     std::vector<float> values(4, 1);
@@ -139,9 +140,9 @@ TEST(GpuJob, CpuAndGpuDoNotMeet) {
   });
 }
 
-// A mixed job: those with a GPU reduce there in a set of their own, all of them
-// on the CPU.
-TEST(GpuJob, ARankWithoutADriverIsNoHindrance) {
+// A mixed job: ranks with a GPU reduce there in a separate set, and all ranks
+// reduce on the CPU.
+TEST(GpuJob, ARankWithoutADriverDoesNotBlockOthers) {
   GpuJob job(3, 13, /*with_nccl=*/true, {2, 1}, /*without_driver=*/2);
   job.job.Run([&](Rank& rank) {
     const Pending added = rank.AddSet("with GPUs", {0, 1});
@@ -162,7 +163,7 @@ TEST(GpuJob, ARankWithoutADriverIsNoHindrance) {
   job.ExpectNoFaults();
 }
 
-TEST(GpuJob, AJoinedRankWithoutADriverIsTold) {
+TEST(GpuJob, AJoinedRankWithoutADriverGetsAnError) {
   GpuJob job(2, 14, /*with_nccl=*/true, {}, /*without_driver=*/0);
   job.job.Run([&](Rank& rank) {
     Side side(&job, &rank);
@@ -176,7 +177,7 @@ TEST(GpuJob, AJoinedRankWithoutADriverIsTold) {
   });
 }
 
-// What NCCL finds out later ends the job on all ranks, with its words.
+// An error that NCCL detects later ends the job on all ranks, with NCCL's text.
 TEST(GpuJob, AsynchronousErrorsEndTheJob) {
   GpuJob job(3, 9);
   std::promise<void> failed;
@@ -199,8 +200,8 @@ TEST(GpuJob, AsynchronousErrorsEndTheJob) {
   EXPECT_GT(job.nccl.aborts(), 0);
 }
 
-// NCCL does not come back from an abort: the job ends all the same, and the
-// memory of what may still be written is kept.
+// NCCL does not return from an abort: the job still ends, and memory that may
+// still be written to is kept.
 TEST(GpuJob, AbortsThatHangAreGivenUp) {
   GpuJob job(2, 12, true, {}, -1, 300 * kMs);
   job.nccl.HangAborts(0);
@@ -227,7 +228,7 @@ TEST(GpuJob, AbortsThatHangAreGivenUp) {
   job.ExpectNoFaults();
 }
 
-TEST(GpuJob, NoMemoryIsNamedWithItsCure) {
+TEST(GpuJob, OutOfMemoryErrorHasAFix) {
   GpuJob job(2, 11);
   job.job.Run([&](Rank& rank) {
     Side side(&job, &rank);

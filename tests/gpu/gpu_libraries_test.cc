@@ -1,6 +1,6 @@
-// Which driver and which NCCL are opened, and what is said where there is none:
-// each search in a process of its own (libraries/probe.cc), among libraries
-// that are there for this test alone.
+// Tests which driver and which NCCL are opened, and the messages if none is
+// found. Each search runs in a separate process (libraries/probe.cc), among
+// libraries that exist only for this test.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -56,7 +56,7 @@ struct Search {
 };
 
 struct Found {
-  std::string cuda;  // the file, or why there is none
+  std::string cuda;  // the file, or the reason if there is none
   int version = 0;
   std::string path;
   std::string no_nccl;
@@ -88,7 +88,7 @@ Found Probe(const Search& search) {
   return found;
 }
 
-// All three places have one, and the configured one is there too.
+// All three places have one, and a configured one also exists.
 TEST(GpuLibraries, PlacesInTheirOrder) {
   const Environment environment("places");
   fs::copy_file(Nccl("environments"), environment.nccl());
@@ -114,7 +114,7 @@ TEST(GpuLibraries, PlacesInTheirOrder) {
   EXPECT_EQ(found.no_nccl, "");
 }
 
-TEST(GpuLibraries, TheConfiguredOneAlone) {
+TEST(GpuLibraries, OnlyTheConfiguredLibrary) {
   const Environment environment("configured");
   fs::copy_file(Nccl("environments"), environment.nccl());
   Search search;
@@ -135,7 +135,7 @@ TEST(GpuLibraries, TheConfiguredOneAlone) {
             "file or directory");
 }
 
-TEST(GpuLibraries, WhatIsSaidWhereThereIsNone) {
+TEST(GpuLibraries, MessagesIfNoneIsFound) {
   const std::string none = "there is no CUDA driver";
   const auto nccl = [](const std::string& name, const char* use = "1") {
     Search search;
@@ -151,14 +151,14 @@ TEST(GpuLibraries, WhatIsSaidWhereThereIsNone) {
   const struct {
     Search search;
     std::string cuda;
-    std::string path;  // empty: it is not looked for
+    std::string path;  // empty: not searched
     std::string no_nccl;
   } kRows[] = {
       {cuda("no_such_libcuda.so.1"),
        "no_such_libcuda.so.1: cannot open shared object file: No such file or "
        "directory",
        "", none},
-      // A library, of other functions.
+      // A library with other functions.
       {cuda(Nccl("configured")), Nccl("configured") + " has no cuInit", "",
        none},
       {nccl("configured", "0"), Driver(), "", "TF_HVD_NCCL=0"},
@@ -176,8 +176,8 @@ TEST(GpuLibraries, WhatIsSaidWhereThereIsNone) {
   }
 }
 
-// The process has one: a second one beside it would not do better.
-TEST(GpuLibraries, OneThatIsOpenAndTooOldIsNotPassedBy) {
+// The process already has one: opening a second one would not help.
+TEST(GpuLibraries, AnOpenTooOldLibraryIsNotReplaced) {
   const Environment environment("too_old");
   fs::copy_file(Nccl("environments"), environment.nccl());
   Search search;
@@ -188,7 +188,7 @@ TEST(GpuLibraries, OneThatIsOpenAndTooOldIsNotPassedBy) {
 
 TEST(GpuLibraries, NoNcclAnywhere) {
   if (dlopen("libnccl.so.2", RTLD_NOW) != nullptr) {
-    GTEST_SKIP() << "this machine has one";
+    GTEST_SKIP() << "this machine has NCCL";
   }
   const Environment environment("nowhere");
   Search search;
@@ -196,20 +196,20 @@ TEST(GpuLibraries, NoNcclAnywhere) {
   EXPECT_EQ(Probe(search).no_nccl,
             "libnccl.so.2: cannot open shared object file: No such file or "
             "directory");
-  // A file that is no library is told, and not that the system has none.
+  // An invalid file is reported, rather than that the system has none.
   std::ofstream(environment.nccl()) << "a download that was cut off";
   const Found found = Probe(search);
   EXPECT_EQ(found.version, 0);
   EXPECT_NE(found.no_nccl.find("nvidia/nccl/lib/libnccl.so.2: "),
             std::string::npos)
       << found.no_nccl;
-  // One of the system's is taken all the same.
+  // The system's library is still used.
   search.loader_path = fs::path(Nccl("systems")).parent_path();
   EXPECT_EQ(Probe(search).version, 22303);
 }
 
-// Others may be reading the table of a library that is asked for again.
-TEST(GpuLibraries, ALibrarysTableStaysWhereItIs) {
+// Another thread may be reading the table of a library that is requested again.
+TEST(GpuLibraries, ALibrarysTableIsNotMoved) {
   const GpuSearch search = {Driver(), Nccl("configured"), true, {}};
   const GpuLibraries first = OpenGpuLibraries(search);
   const GpuLibraries again = OpenGpuLibraries(search);

@@ -1,7 +1,7 @@
-"""What a machine has of GPUs, found by Python alone, and how a program is run on it.
+"""Finds a machine's GPUs and libraries with Python's standard library, and runs programs on it.
 
-As a program it prints facts, one in a process of its own, since a driver or an NCCL that is
-loaded may bring the process down: `gpu_machine.py driver|nccl|host [LIBRARY]`.
+As a program it prints one fact in a separate process, since loading a driver or an NCCL may crash
+the process: `gpu_machine.py driver|nccl|host [LIBRARY]`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from typing import IO
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CAPABILITY = (75, 76)  # attributes of a device: major, minor
-CUT_SHORT = 124  # the code of what passed its limit, as timeout's
+CUT_SHORT = 124  # exit code of a program that exceeded its limit, like timeout's
 PR_SET_PDEATHSIG = 1
 
 
 @dataclasses.dataclass
 class Gpus:
-    """What the driver tells."""
+    """The GPUs as reported by the driver."""
 
     names: list[str]
     capabilities: list[str]
@@ -38,7 +38,7 @@ class Gpus:
 
 
 def find_gpus(library: str) -> Gpus:
-    """Asks the driver by its C functions; `reason` says why there is none."""
+    """Query the driver through its C functions; `reason` tells why there is no GPU."""
     try:
         cuda = ctypes.CDLL(library or "libcuda.so.1")
     except OSError as error:
@@ -64,16 +64,16 @@ def find_gpus(library: str) -> Gpus:
 
 
 def places(package: str) -> list[str]:
-    """The folders of a package, which is not imported; none if there is none."""
+    """The folders of a package, without importing it; none if it does not exist."""
     try:
         spec = importlib.util.find_spec(package)
-    except (ModuleNotFoundError, ValueError):  # nor what it would be in; one that is no module
+    except (ModuleNotFoundError, ValueError):  # a parent is missing or is not a package
         return []
     return list(spec.submodule_search_locations or ()) if spec else []
 
 
 def files_of_wheels(pattern: str) -> list[str]:
-    """Of NVIDIA's packages, in all of Python's places; of CUDA 13's one folder too."""
+    """Files of NVIDIA's packages in all of Python's folders, including CUDA 13's single folder."""
     found: list[str] = []
     for folder in places("nvidia"):
         found += sorted(glob.glob(f"{folder}/*/{pattern}"))
@@ -81,7 +81,7 @@ def files_of_wheels(pattern: str) -> list[str]:
 
 
 def find_nvrtcs() -> list[str]:
-    """Paths of libnvrtc: of Python's packages, the toolkit, the system."""
+    """Paths of libnvrtc in Python's packages, the toolkit and the system."""
     found = files_of_wheels("lib/libnvrtc.so.*")
     nvcc = shutil.which("nvcc")
     if nvcc:
@@ -93,7 +93,7 @@ def find_nvrtcs() -> list[str]:
 
 
 def find_nccl() -> str:
-    """The libnccl.so.2 of Python's packages, of conda, or nothing: the loader finds the system's.
+    """The libnccl.so.2 of Python's packages or of conda; empty: the loader finds the system's.
 
     As tf_hvd itself finds it (tf_hvd/core/basics.py).
     """
@@ -106,7 +106,7 @@ def find_nccl() -> str:
 
 
 def tie_to_parent() -> None:
-    """In a child, before its program: a group of its own, which ends with this process."""
+    """In a child, before its program: make a process group that ends with this process."""
     os.setpgid(0, 0)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -118,10 +118,11 @@ def call(
     cwd: pathlib.Path = ROOT / "tests",
     output: IO[bytes] | None = None,
 ) -> tuple[int, str]:
-    """Exit code, CUT_SHORT if it passed the limit (s), and output; nothing of it is left running.
+    """Return the exit code and the output, and leave no process running.
 
-    In the default folder no package of the checkout is in the way of an installed one. With
-    `output` what it says goes to that file, as it comes, and is not returned.
+    The code is CUT_SHORT if the program exceeded the limit (s). In the default folder, no package
+    of the checkout hides an installed one. With `output`, the program's output goes to that file
+    as it is written, and is not returned.
     """
     process = subprocess.Popen(
         command,
@@ -139,7 +140,7 @@ def call(
         said = process.communicate(timeout=limit)[0] or ""
     except subprocess.TimeoutExpired:
         late = f"\nit did not end within {limit:.0f} s"
-    finally:  # of what it has started some may be left; an interrupt ends here too
+    finally:  # child processes may be left; an interrupt ends here too
         end_group(process.pid)
     if late:
         said = process.communicate()[0] or ""
@@ -154,7 +155,7 @@ def end_group(group: int) -> None:
 
 def closing_line(output: str) -> str:
     lines = [line for line in output.strip().split("\n") if line.strip()]
-    return lines[-1].strip() if lines else "it says nothing"
+    return lines[-1].strip() if lines else "no output"
 
 
 def driver_facts(library: str) -> str:
@@ -175,10 +176,10 @@ def nccl_facts(library: str) -> str:
         raise SystemExit(str(error)) from error
     nccl.ncclGetVersion(ctypes.byref(version))
     number = version.value
-    whose = "of Python's packages" if library else "the system's"
+    origin = "of Python's packages" if library else "the system's"
     if os.environ.get("TF_HVD_NCCL_LIBRARY"):
-        whose = "named by TF_HVD_NCCL_LIBRARY"
-    return f"{number // 10000}.{number // 100 % 100}.{number % 100}, {whose}"
+        origin = "named by TF_HVD_NCCL_LIBRARY"
+    return f"{number // 10000}.{number // 100 % 100}.{number % 100}, {origin}"
 
 
 def host_facts() -> str:

@@ -1,4 +1,4 @@
-"""What tests/gpu/gpu_machine.py finds: NVRTC and NCCL as CUDA 13's packages bring them."""
+"""Tests tests/gpu/gpu_machine.py: finding NVRTC and NCCL in CUDA 13's packages."""
 
 import os
 import pathlib
@@ -9,7 +9,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "tests" / "gpu"
-# An NVRTC as that of CUDA 13's wheel: it finds its second library by name alone.
+# An NVRTC like that of CUDA 13's wheel: it finds its second library only by name.
 NVRTC = """
 #include <dlfcn.h>
 #include <string.h>
@@ -30,7 +30,7 @@ int nvrtcGetCUBIN(void*, char* code) { memcpy(code, "machine!", 8); return 0; }
 
 @pytest.fixture
 def wheels(tmp_path):
-    """The packages of CUDA 13, in one of two places that Python has."""
+    """The packages of CUDA 13, in one of two folders of Python's path."""
     lib = tmp_path / "user" / "nvidia" / "cu13" / "lib"
     nccl = tmp_path / "system" / "nvidia" / "nccl" / "lib"
     lib.mkdir(parents=True)

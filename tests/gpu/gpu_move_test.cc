@@ -8,12 +8,12 @@
 namespace tf_hvd {
 namespace {
 
-// An address that nobody looks at.
+// An address that is never read.
 char* At(uintptr_t address) { return reinterpret_cast<char*>(address); }
 
 std::string CopyOf(uintptr_t input, uintptr_t output, int64_t bytes) {
   MoveBuilder builder{Scaling()};
-  builder.Add(At(4096), At(8192), 64);  // which any unit divides
+  builder.Add(At(4096), At(8192), 64);  // divisible by any unit
   builder.Add(At(input), At(output), bytes);
   return builder.Build().kernel;
 }
@@ -30,7 +30,7 @@ TEST(GpuMove, CopiesInTheWidestUnitThatDividesAllRows) {
   EXPECT_EQ(CopyOf(0, 0x2000, 16), "tf_hvd_copy_8");  // zeros
 }
 
-TEST(GpuMove, WhatGoesNowhereOrStaysIsNoRow) {
+TEST(GpuMove, TensorsWithoutAMoveHaveNoRow) {
   MoveBuilder copy{Scaling()};
   copy.Add(At(0x1000), nullptr, 8);
   copy.Add(At(0x1000), At(0x2000), 0);
@@ -50,7 +50,7 @@ TEST(GpuMove, ABlockMovesATileOfBytes) {
   EXPECT_EQ(builder.Build().blocks(), 4u);
 }
 
-TEST(GpuMove, FactorsOf1AreACopyButOfBools) {
+TEST(GpuMove, FactorsOf1AreACopyExceptForBools) {
   for (int i = 0; i < kDTypeCount; ++i) {
     const Scaling scaling = {static_cast<DType>(i), 1.0, 1.0};
     EXPECT_EQ(scaling.needed(), scaling.dtype == DType::kBool);

@@ -20,7 +20,7 @@ PeerInfo Card(int version, int ordinal, const char* uuid) {
 const std::vector<std::string> kNames = {"rank 0 (a)", "rank 2 (a)",
                                          "rank 3 (b)"};
 
-TEST(NcclBootstrap, OneGpuForEachRankIsWell) {
+TEST(NcclBootstrap, OneGpuPerRankIsAccepted) {
   EXPECT_TRUE(CheckPeers({Card(22105, 0, "x"), Card(22105, 1, "y"),
                           Card(22105, 0, "z")},
                          kNames, false)
@@ -35,8 +35,8 @@ TEST(NcclBootstrap, VersionsThatDiffer) {
   EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(status.message(),
             "rank 0 (a) has NCCL 2.21.5 and rank 3 (b) has NCCL 2.14.3; "
-            "install the same on all machines, or name it with "
-            "TF_HVD_NCCL_LIBRARY");
+            "install the same version on all machines, or set "
+            "TF_HVD_NCCL_LIBRARY to its path");
 }
 
 TEST(NcclBootstrap, TheSameGpuTwice) {
@@ -44,12 +44,13 @@ TEST(NcclBootstrap, TheSameGpuTwice) {
                                        Card(22105, 1, "y")};
   const Status status = CheckPeers(cards, kNames, false);
   EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
-  EXPECT_EQ(status.message(),
-            "rank 2 (a) and rank 3 (b) use the same GPU (number 1), and NCCL "
-            "needs one for each. Give each rank its own, before anything else "
-            "uses a GPU: gpus = tf.config.list_physical_devices('GPU'); "
-            "tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "
-            "'GPU'). With fewer GPUs than ranks: TF_HVD_NCCL=0");
+  EXPECT_EQ(
+      status.message(),
+      "rank 2 (a) and rank 3 (b) use the same GPU (number 1), but NCCL "
+      "needs a separate one for each rank. Select it before anything else "
+      "uses a GPU: gpus = tf.config.list_physical_devices('GPU'); "
+      "tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "
+      "'GPU'). With fewer GPUs than ranks, set TF_HVD_NCCL=0");
   EXPECT_TRUE(CheckPeers(cards, kNames, true).ok());
 }
 
@@ -64,8 +65,9 @@ std::string LocalError(const std::string& a, const std::string& b) {
 
 TEST(NcclBootstrap, SettingsOfNcclThatDiffer) {
   const std::string cure =
-      "; NCCL hangs unless it is equal on all ranks: set it for all machines "
-      "(tf_hvd run -x), or for none";
+      "; NCCL hangs unless this is the same on all ranks: set it on all "
+      "machines "
+      "(tf_hvd run -x), or on none";
   EXPECT_EQ(
       LocalError("NCCL_ALGO=Ring\nNCCL_PROTO=LL\n",
                  "NCCL_ALGO=Tree\nNCCL_PROTO=LL\n"),
@@ -88,7 +90,7 @@ TEST(NcclBootstrap, SettingsThatAreTooLongAreCut) {
   EXPECT_EQ(std::strlen(card.settings), sizeof(card.settings) - 1);
 }
 
-// A UUID is 16 bytes, zeros among them.
+// A UUID is 16 bytes and may contain zeros.
 TEST(NcclBootstrap, GpusDifferInAnyByte) {
   PeerInfo one = Card(22105, 0, "x");
   PeerInfo other = one;

@@ -1,5 +1,5 @@
-"""The parts that tests/run_gpu.sh and tests/gpu/first_hour.sh run: commands, and what to make
-of what they say.
+"""The parts that tests/run_gpu.sh and tests/gpu/first_hour.sh run: commands, and how to read
+their output.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from gpu_machine import CUT_SHORT, Gpus, closing_line, find_nccl
 from gpu_programs import Outcome
 
 LARGEST_JOB = 8
-# What NCCL says of two ranks on one GPU; the second from 2.30 on.
+# NCCL's messages about two ranks on one GPU; the second one since 2.30.
 ONE_GPU = ("Duplicate GPU", "Multiple Ranks are using the same GPU")
-# Those of one process, and the one of two ranks.
+# The probes in one process, and the one with two ranks.
 PROBES, NCCL_PROBE = ("queries", "host_function", "copies", "waits"), "calls"
-# What is late where inputs are not awaited: each copies four times as much first.
+# Lag of the inputs in the job that does not wait for them: the copies are four times as large.
 LAG_MIB = 1024
 
 
 def read_plainly(code: int, output: str) -> Outcome:
-    """Its closing line is the figure."""
+    """The closing line is the figure."""
     return Outcome("passed" if code == 0 else "failed", closing_line(output), output)
 
 
 def read_job(code: int, output: str, flawed: bool = False) -> Outcome:
-    """`flawed`: its results have to be wrong."""
+    """`flawed`: the results must be wrong."""
     no_nccl = re.search(r"^no NCCL: .*", output, re.MULTILINE)
     if code == 0 and no_nccl:
         return Outcome("not run", no_nccl[0])
@@ -44,13 +44,13 @@ def read_flawed(code: int, output: str) -> Outcome:
 
 
 def read_probe(code: int, output: str) -> Outcome:
-    """How many figures its line has."""
+    """The figure is the number of figures in its line."""
     outcome = read_job(code, output)
     lines = [line for line in output.split("\n") if re.match(r"\w+:( \w+=| not here: )", line)]
     if outcome.result == "not run" or not lines:
         return outcome
-    told, _, missing = lines[0].partition(" not here: ")
-    count = told.count("=")
+    measured, _, missing = lines[0].partition(" not here: ")
+    count = measured.count("=")
     figure = f"{count} figures" + (f"; not here: {missing}" if missing else "")
     if code == 0 and count == 0:
         return Outcome("not run", missing, output)
@@ -69,12 +69,12 @@ def read_sanitizer(code: int, output: str) -> Outcome:
 class Part:
     name: str
     command: list[str]
-    limit: float  # seconds
+    limit: float  # in seconds
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
     read: Callable[[int, str], Outcome] = read_plainly
-    missing: str = ""  # why it cannot be run here
-    nccl: bool = False  # its ranks meet in NCCL
-    after: str = ""  # the part without which it says nothing
+    missing: str = ""  # the reason why it cannot run here
+    nccl: bool = False  # its ranks communicate by NCCL
+    after: str = ""  # the part that must succeed first
 
     def outcome(self, code: int, output: str) -> Outcome:
         if code == CUT_SHORT:
@@ -83,7 +83,7 @@ class Part:
 
 
 class Parts:
-    """For the GPUs that there are, with the programs in a folder."""
+    """The parts for the existing GPUs, with the programs in a folder."""
 
     def __init__(
         self, programs: pathlib.Path, gpus: Gpus, bandwidth: str = "", job: str = "",
@@ -100,7 +100,7 @@ class Parts:
         return [str(self.programs / name), *self.libraries, *arguments]
 
     def given(self, kind: str) -> list[str]:
-        """Arguments that the caller has for a program; the last of a name counts."""
+        """The caller's arguments of a program; the last one of each name counts."""
         return self.arguments[kind].split()
 
     def check(self) -> Part:
@@ -112,7 +112,7 @@ class Parts:
         for tool in ("memcheck", "racecheck"):
             command = [found or "compute-sanitizer", "--tool", tool, "--error-exitcode", "9"]
             command += ["--print-limit", "20", *self.program("device_check", "--large=0")]
-            missing = "" if found else "there is no compute-sanitizer"
+            missing = "" if found else "compute-sanitizer is not installed"
             name = f"compute-sanitizer, {tool}"
             parts.append(Part(name, command, 1200, {}, read_sanitizer, missing))
         return parts
@@ -132,7 +132,7 @@ class Parts:
         read: Callable[[int, str], Outcome] = read_job, missing: str = "", lag_mib: int = 0,
     ) -> Part:  # fmt: skip
         environment = self.of_one_gpu() if one_gpu else {}
-        # The ranks' lines are in the output before the job's own last one.
+        # The ranks' lines precede the job's last line in the output.
         debug = "INFO" if one_gpu else "WARN"
         environment["NCCL_DEBUG"] = os.environ.get("NCCL_DEBUG", debug)
         command = self.job(*arguments, lag_mib=lag_mib)
@@ -140,7 +140,7 @@ class Parts:
 
     @staticmethod
     def of_one_gpu() -> dict[str, str]:
-        """Ranks that share a GPU are hosts of their own to NCCL, which talk by the loopback."""
+        """Make ranks that share a GPU separate hosts for NCCL, connected by the loopback."""
         first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
         network = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1"}
         return {
@@ -150,11 +150,11 @@ class Parts:
         }
 
     def jobs(self) -> list[Part]:
-        """The runtime without TensorFlow."""
+        """Jobs of the runtime without TensorFlow."""
         parts = [Part("runtime, one rank", self.job("--ranks=1"), 120)]
         parts.append(self.nccl_job("NCCL, 2 ranks on one GPU", "--ranks=2", one_gpu=True))
         one = self.several < 2
-        missing = "there is one GPU" if one else ""
+        missing = "there is only one GPU" if one else ""
         name, arguments = "NCCL, inputs not awaited", ("--ranks=2", "--forget=1")
         flawed = self.nccl_job(
             name, *arguments, one_gpu=one, read=read_flawed, lag_mib=LAG_MIB
@@ -182,7 +182,7 @@ class Parts:
         return [self.probe(name) for name in PROBES]
 
     def nccl_probe(self) -> Part:
-        """Two ranks on one GPU send each other all of it through sockets."""
+        """Two ranks on one GPU exchange data through sockets."""
         environment = self.of_one_gpu() if self.several < 2 else {}
         environment["NCCL_DEBUG"] = os.environ.get("NCCL_DEBUG", "WARN")  # it measures calls
         part = self.probe(NCCL_PROBE, "--megabytes=64", **environment)

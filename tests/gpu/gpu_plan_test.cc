@@ -1,6 +1,6 @@
-// What operations on GPUs are made of: how many launches and calls, and where
-// they are cut (plan_text.h). Where each step reads and writes shows in what
-// comes out, in gpu_program_test.cc.
+// The parts of operations on GPUs: the number of launches and calls, and the
+// cuts (plan_text.h). gpu_program_test.cc checks the addresses that each step
+// reads and writes, through the results.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -21,7 +21,7 @@ ReduceOptions Options(DType dtype, ReduceOp op = ReduceOp::kSum,
 
 const ReduceOptions kFloats = Options(DType::kFloat32);
 
-TEST(NcclCanDo, WhatTheCpuDoesAlike) {
+TEST(NcclCanDo, TypesWithTheResultsOfTheCpu) {
   const std::string numbers = "Average Sum Min Max Product ";
   const std::string floats = "Average Sum Product ";
   const std::string complex = "Average Sum ";
@@ -48,7 +48,7 @@ TEST(NcclCanDo, WhatTheCpuDoesAlike) {
   }
 }
 
-TEST(NcclCanDo, WhatOnlyMovesBytes) {
+TEST(NcclCanDo, OperationsThatOnlyMoveBytes) {
   for (const OpKind kind :
        {OpKind::kAllgather, OpKind::kBroadcast, OpKind::kAlltoall}) {
     OperationSpec spec = Spec(kind, 2);
@@ -69,7 +69,7 @@ OperationSpec Broadcast(const std::vector<int64_t>& bytes, size_t root) {
   return spec;
 }
 
-// `counts`: by rank and tensor. Tensor t of all ranks lies together.
+// `counts`: by rank and tensor. Tensor t of all ranks is contiguous.
 OperationSpec ByRank(OpKind kind,
                      const std::vector<std::vector<int64_t>>& counts) {
   OperationSpec spec = Spec(kind, static_cast<int>(counts.size()));
@@ -129,7 +129,7 @@ struct ScaledRow {
   const char* bucket;  // of 8 and 8
 };
 
-TEST(GpuPlan, ScalesGoWithThePackAndTheUnpack) {
+TEST(GpuPlan, FactorsAreAppliedWhilePackingAndUnpacking) {
   for (const ScaledRow& row : std::vector<ScaledRow>{
            {Options(DType::kFloat32, ReduceOp::kAverage),
             "allreduce 8 float32 sum, scale_float32 x1 *0.25",
@@ -150,7 +150,7 @@ TEST(GpuPlan, ScalesGoWithThePackAndTheUnpack) {
            {Options(DType::kComplex64, ReduceOp::kAverage),
             "allreduce 16 float32 sum, scale_float32 x1 *0.25",
             "copy_8 x2, allreduce 32 float32 sum, scale_float32 x2 *0.25"},
-           // Made 0 and 1 on the way in; they take no factor.
+           // Converted to 0 and 1 when packed; bools ignore factors.
            {Options(DType::kBool, ReduceOp::kSum, 2, 3),
             "scale_bool x1, allreduce 8 uint8 max",
             "scale_bool x2, allreduce 24 uint8 max, copy_8 x2"},
@@ -169,7 +169,7 @@ TEST(GpuPlan, ARankThatHasJoinedGivesZerosInItsStagingMemory) {
       {{Joined(Allreduce({8}, kFloats)), "copy_8 x1, allreduce 8 float32 sum"},
        {Joined(Allreduce({8, 8}, average)),
         "scale_int32 x2 *3, allreduce 16 int32 sum"}});
-  // Zeros for large tensors have memory of their own.
+  // Zeros for large tensors have separate memory.
   const GpuPlan plan =
       PlanPieces(Joined(Allreduce({10, 2000}, kFloats)), 0, 8192);
   EXPECT_EQ(Text(StepsOf(plan)), "copy_8 x2, allreduce 10+2000 float32 sum");
@@ -179,8 +179,9 @@ TEST(GpuPlan, ARankThatHasJoinedGivesZerosInItsStagingMemory) {
             0u);
 }
 
-// 512 floats and more, up to 2048 in one call; 1024 of others fit in a half.
-TEST(GpuPlan, LargeTensorsStayWhereTheyAreAndGoWithTheOthers) {
+// Tensors of 512 floats and more, up to 2048 in one call; 1024 elements of
+// smaller ones fit in a half.
+TEST(GpuPlan, LargeTensorsStayInPlaceAndShareACall) {
   const auto average = Options(DType::kFloat32, ReduceOp::kAverage, 2);
   ExpectSteps({{Allreduce({10, 512, 10, 600}, kFloats),
                 "copy_8 x2, allreduce 22+512+600 float32 sum, copy_8 x2"},
@@ -201,8 +202,8 @@ TEST(GpuPlan, LargeTensorsStayWhereTheyAreAndGoWithTheOthers) {
   EXPECT_EQ(plan.pieces[0].uses, kFirstHalf);
 }
 
-// Some ranks may cast them, which takes the staging memory.
-TEST(GpuPlan, HalfPrecisionsAreCutAsWhoCastsCutsThem) {
+// Some ranks may cast them, which needs the staging memory.
+TEST(GpuPlan, HalfPrecisionsAreCutAsForRanksThatCast) {
   for (const DType dtype : {DType::kFloat16, DType::kBfloat16}) {
     const std::string name = NameOf(dtype);
     // 2048 of them fit in a half.
@@ -219,8 +220,8 @@ TEST(GpuPlan, HalfPrecisionsAreCutAsWhoCastsCutsThem) {
   }
 }
 
-// One is packed while the other is on its way.
-TEST(GpuPlan, PiecesTakeTurnsInTheHalves) {
+// One is packed while the other is being sent.
+TEST(GpuPlan, PiecesAlternateBetweenTheHalves) {
   GpuStaging staging;
   staging.memory = kStaging;
   staging.bytes = 8192;
@@ -237,14 +238,14 @@ TEST(GpuPlan, PiecesTakeTurnsInTheHalves) {
   EXPECT_EQ(plan.next_half, kFirstHalf);
 }
 
-// The end of a half that is no multiple of 64 bytes is not used.
+// The end of a half beyond the last multiple of 64 bytes is not used.
 TEST(GpuPlan, PiecesAreMultiplesOf64Bytes) {
   EXPECT_EQ(CallsOf(Plan(Allreduce({40}, Options(DType::kFloat16)), 0, 127)),
             "allreduce 32 float16 sum, allreduce 8 float16 sum, ");
 }
 
-// Each call of it is one tensor.
-TEST(GpuPlan, MpiBroadcastsLargeTensorsAlone) {
+// Each of its calls sends one tensor.
+TEST(GpuPlan, MpiBroadcastsLargeTensorsSeparately) {
   OperationSpec spec = Allreduce({100, 5000, 5000, 100}, kFloats);
   spec.kind = OpKind::kBroadcast;
   EXPECT_EQ(CallsOf(PlanIn(spec, 1, 8192, true)),
@@ -274,7 +275,7 @@ TEST(GpuPlan, WhatMovesBytes) {
        {Broadcast({7}, 1), "broadcast 7 uint8 from 1", 1},
        {Broadcast({7}, 1), "broadcast 7 uint8 from 1", 0},
        {Alltoall({1, 0, 3}, {1, 5, 0}), "alltoall >1 >0 >3 <1 <5 <0"},
-       // All have as much: not packed.
+       // All have the same size, so they are not packed.
        {gather({{9000}, {9000}, {9000}}), "allgather 9000 uint8", 1},
        {gather({{8}, {24}, {0}}), "copy_8 x1, allgather 24 uint8, copy_8 x2",
         1},
@@ -297,7 +298,7 @@ TEST(GpuPlan, UnevenReducescatterIsPaddedToTheLongest) {
        {ByRank(OpKind::kReducescatter, {{0}, {0}}), ""}});
 }
 
-// Compression: the casts are those launches that pack and unpack.
+// Compression: the launches that pack and unpack also cast.
 TEST(GpuPlan, OneLaunchPacksAndCastsOneCastsAndUnpacks) {
   const ReduceOptions average = Options(DType::kFloat16, ReduceOp::kAverage);
   const ReduceOptions scaled = Options(DType::kBfloat16, ReduceOp::kSum, 3);
@@ -314,7 +315,7 @@ TEST(GpuPlan, OneLaunchPacksAndCastsOneCastsAndUnpacks) {
                 1}});
 }
 
-TEST(GpuPlan, CallsAreTheSameWhoeverHasJoinedAndOnAllRanks) {
+TEST(GpuPlan, CallsAreEqualOnAllRanksAndAfterJoins) {
   const std::vector<OperationSpec> specs = {
       Allreduce({8}, kFloats),
       Allreduce({1, 2, 1024, 3, 2000}, kFloats),

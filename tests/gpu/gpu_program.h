@@ -1,6 +1,6 @@
-// Random collectives of tensors on GPUs: what each rank of a set gives, and
-// what is to come out, reckoned with buffer_ops on the host. Values are small
-// whole numbers, so that every sum is exact in every type.
+// Random collectives of tensors on GPUs: each rank's input, and the expected
+// results, computed with buffer_ops on the host. Values are small whole
+// numbers, so that every sum is exact in every type.
 #ifndef TF_HVD_TESTS_GPU_GPU_PROGRAM_H_
 #define TF_HVD_TESTS_GPU_GPU_PROGRAM_H_
 
@@ -16,7 +16,7 @@
 
 namespace tf_hvd {
 
-// A collective, as all ranks agree on it; and each rank's call.
+// A collective that all ranks agree on, and each rank's call.
 class GpuProgram {
  public:
   GpuProgram(uint64_t seed, int ranks) : random_(seed), ranks_(ranks) {
@@ -25,7 +25,7 @@ class GpuProgram {
     if (ranks > 1) sets_.push_back({ranks - 1});
   }
 
-  // By rank of the world; nothing for ranks that have no part.
+  // By rank of the world; empty for ranks that do not take part.
   std::map<int, GpuRank::Call> Next() {
     set_ = Draw(sets_.size());
     members_ = sets_[set_];
@@ -50,7 +50,7 @@ class GpuProgram {
       GpuRank::Call& call = calls_[rank];
       const DType dtype = call.spec.reduce.dtype;
       const bool half = dtype == DType::kFloat16 || dtype == DType::kBfloat16;
-      // Compression: of some ranks alone, to see that it is their own matter.
+      // Compression on only some ranks: each rank decides for itself.
       if (Reduces(kind_) && half && !call.joined && Draw(2) == 0) Widen(&call);
     }
     return std::move(calls_);
@@ -76,7 +76,7 @@ class GpuProgram {
     }
   }
 
-  // The same call, with tensors of float32.
+  // The same call with float32 tensors.
   static void Widen(GpuRank::Call* call) {
     const DType dtype = call->spec.reduce.dtype;
     const auto widen = [dtype](std::vector<char>* tensor) {
@@ -99,7 +99,7 @@ class GpuProgram {
     return ranks;
   }
 
-  // Mostly a few, sometimes more than the staging memory has room for.
+  // Usually a few, sometimes more than fit in the staging memory.
   size_t DrawCount() { return Draw(8) == 0 ? Draw(3000) : Draw(40); }
 
   ReduceOptions DrawOptions() {
@@ -153,7 +153,7 @@ class GpuProgram {
     return bytes;
   }
 
-  // Of tensor `t`, part [begin, begin + count) of what all members give.
+  // For tensor `t`: part [begin, begin + count) of all members' inputs.
   std::vector<char> Reduced(const ReduceOptions& options, size_t t,
                             size_t begin, size_t count) {
     std::vector<const void*> inputs;
@@ -331,7 +331,7 @@ class GpuProgram {
   std::vector<std::vector<int>> sets_;
   std::map<size_t, uint64_t> numbers_;
   int count_ = 0;
-  // Of the collective that is being made.
+  // State of the collective that is being made.
   size_t set_ = 0;
   std::vector<int> members_;
   size_t tensors_ = 1;

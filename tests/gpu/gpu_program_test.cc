@@ -1,7 +1,7 @@
-// Random programs of collectives on software GPUs: every result, every access
-// to memory, and the order of NCCL's calls. --seeds=FROM:TO; with --flawed, one
-// of them must fail: something is wrong in the code (mutants.toml). And process
-// sets that come and go.
+// Random programs of collectives on software GPUs: checks every result, every
+// memory access, and the order of NCCL's calls. --seeds=FROM:TO. With --flawed
+// one of the seeds must fail, because the code has a flaw (mutants.toml). Also
+// tests process sets that are added and removed.
 #include "tests/gpu/gpu_program.h"
 
 #include <gtest/gtest.h>
@@ -26,8 +26,8 @@ namespace {
 uint64_t first_seed = 0;
 uint64_t last_seed = 300;
 
-// Ranks make the same operations in the same order, each at its own pace, and
-// go on with those under way. Returns how many calls of MPI there were.
+// Ranks start the same operations in the same order, each at its own pace, and
+// continue those in progress. Returns the number of MPI calls.
 size_t RunProgram(uint64_t seed, GpuWay way) {
   std::mt19937_64 random(seed);
   const int ranks = 1 + static_cast<int>(random() % 4);
@@ -59,7 +59,7 @@ size_t RunProgram(uint64_t seed, GpuWay way) {
       job.all[rank]->Move(&random);
     }
   }
-  EXPECT_FALSE(left) << "it hangs";
+  EXPECT_FALSE(left) << "the ranks hang";
   job.Finish(&random);
   job.Close();
   EXPECT_EQ(job.nccl.communicators(), 0u);
@@ -102,12 +102,12 @@ TEST(GpuProgram, SomeByNcclSomeByMpi) {
   }
 }
 
-// Whether nothing says which of two was first.
+// Whether neither happened before the other.
 bool AreConcurrent(const SoftwareGpu::Done& a, const SoftwareGpu::Done& b) {
   return a.clock.of(b.actor) < b.time && b.clock.of(a.actor) < a.time;
 }
 
-// A bucket of two tensors of each of two ranks.
+// A bucket of two tensors on each of two ranks.
 GpuRank::Call Bucket() {
   GpuRank::Call call;
   call.what = "a bucket";
@@ -124,7 +124,7 @@ GpuRank::Call Bucket() {
   return call;
 }
 
-// One bucket is packed, or unpacked, while another is on its way.
+// One bucket is packed, or unpacked, while another is being sent.
 TEST(GpuBackend, PacksAndUnpacksWhileNcclIsBusy) {
   constexpr int kBuckets = 4;
   int overlaps = 0;
@@ -151,13 +151,13 @@ TEST(GpuBackend, PacksAndUnpacksWhileNcclIsBusy) {
     job.Close();
     for (const std::string& fault : job.gpu.Faults()) ADD_FAILURE() << fault;
   }
-  // On one stream there would be none.
+  // On a single stream there would be none.
   EXPECT_GE(overlaps, 10 * kBuckets);
 }
 
 // One rank has joined: it gives zeros for larger and larger tensors, in memory
 // that earlier calls still use.
-TEST(GpuBackend, ZerosOfLargerTensorsDisturbNoneOfSmallerOnes) {
+TEST(GpuBackend, ZerosOfLargerTensorsDoNotDisturbSmallerOnes) {
   for (uint64_t seed = 0; seed < 10; ++seed) {
     GpuOptions options;
     options.staging_bytes = 4096;
@@ -190,11 +190,11 @@ TEST(GpuBackend, ZerosOfLargerTensorsDisturbNoneOfSmallerOnes) {
   }
 }
 
-// It waited behind what lies on the streams after it, and was kept for ever.
-TEST(GpuBackend, AnEndedOperationOfOneRankIsLetGoBeforeACallThatHangs) {
+// It used to wait for later work on the streams, and was kept indefinitely.
+TEST(GpuBackend, AnEndedOperationIsReleasedBeforeAHangingCall) {
   for (uint64_t seed = 0; seed < 10; ++seed) {
     GpuRanks job(2, seed);
-    std::unique_ptr<Operation> alone;
+    std::unique_ptr<Operation> local;
     std::vector<std::unique_ptr<Operation>> together(2);
     const auto make = [&](size_t rank, int32_t set, std::vector<int> ranks,
                           std::unique_ptr<Operation>* made) {
@@ -203,33 +203,33 @@ TEST(GpuBackend, AnEndedOperationOfOneRankIsLetGoBeforeACallThatHangs) {
       spec.ranks = MembersOf(std::move(ranks));
       spec.memory.kind = MemoryKind::kDevice;
       spec.memory.device = static_cast<int>(rank);
-      spec.reduce.prescale = 2.0;  // so that one rank has something to do
+      spec.reduce.prescale = 2.0;  // gives the single rank something to do
       char* const memory =
           job.gpu.NewMemory(spec.memory.device, 64, "a tensor");
       spec.spans.push_back({memory, memory, 16});
       ASSERT_TRUE(job.all[rank]->backend()->Make(std::move(spec), made).ok());
     };
-    make(0, 1, {0}, &alone);
+    make(0, 1, {0}, &local);
     Poll poll;
-    EXPECT_TRUE(alone->Progress(100'000, &poll).ok());
+    EXPECT_TRUE(local->Progress(100'000, &poll).ok());
     EXPECT_NE(poll.enqueued, nullptr);
     for (size_t rank = 0; rank < 2; ++rank) {
       make(rank, kWorldSet, {0, 1}, &together[rank]);
     }
     poll = Poll();
     for (int i = 0; i < 10'000 && poll.enqueued == nullptr; ++i) {
-      Poll of_other;  // that does not always come to its call
+      Poll of_other;  // this one does not always reach its call
       EXPECT_TRUE(together[1]->Progress(100'000, &of_other).ok());
       EXPECT_TRUE(together[0]->Progress(100'000, &poll).ok());
     }
     EXPECT_NE(poll.enqueued, nullptr);
-    EXPECT_TRUE(alone->Abandon());
+    EXPECT_TRUE(local->Abandon());
     EXPECT_TRUE(together[0]->Abandon());
     EXPECT_TRUE(together[1]->Abandon());
   }
 }
 
-// The sum of a number of each of two ranks.
+// The sum of one number from each of two ranks.
 GpuRank::Call SumIn(int32_t set) {
   const auto bytes = [](float number) {
     const auto* const begin = reinterpret_cast<const char*>(&number);
@@ -249,8 +249,8 @@ GpuRank::Call SumIn(int32_t set) {
   return call;
 }
 
-// Each set that was removed left a thread that had ended, until the job's end.
-TEST(GpuBackend, KeepsNothingOfSetsThatAreGone) {
+// Each removed set used to leave a finished thread until the job's end.
+TEST(GpuBackend, KeepsNothingOfRemovedSets) {
   GpuRanks job(2, 5);
   std::mt19937_64 random(5);
   for (int32_t set = 1; set <= 9; ++set) {
@@ -266,7 +266,7 @@ TEST(GpuBackend, KeepsNothingOfSetsThatAreGone) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     kept = 0;
     for (const auto& rank : job.all) {
-      rank->backend()->SetRemoved(99);  // of which there is nothing
+      rank->backend()->SetRemoved(99);  // a set without any state
       kept += rank->backend()->kept();
     }
   }

@@ -1,7 +1,7 @@
-"""The programs of tests/gpu: whether those that were built run here, and building them.
+"""Checks whether the built programs of tests/gpu run here, and builds them.
 
-g++ compiles them, with code for GPUs of Bazel's last build, or that NVRTC or nvcc makes here for
-the GPUs that there are.
+g++ compiles them, with GPU code of Bazel's last build, or with code that NVRTC or nvcc makes here
+for the existing GPUs.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from gpu_machine import ROOT, call, closing_line, find_nvrtcs
 
 NAMES = ("device_check", "device_bandwidth", "device_probes", "nccl_job")
 NO_GPU = 3  # the programs' exit code
-# Bazel's; a packed folder has it at the same place.
+# Bazel's file; a packed folder has it at the same path.
 CODES = ROOT / "bazel-bin" / "compute" / "device_codes.cc"
 FIRST_KERNEL = "compute/device_kernels.cu.cc"
-HASH = re.compile(r"^// Of sources with the hash (\w+)$", re.MULTILINE)
+HASH = re.compile(r"^// Hash of the sources: (\w+)$", re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """Of a part: what became of it, in one word and in a line, and all that it said."""
+    """A part's outcome: the result in one word, a figure in one line, and the output."""
 
     result: str  # "passed", "failed", "found", "not run", "cut short"
     figure: str
@@ -34,9 +34,9 @@ class Outcome:
 
 
 def kernel_sources() -> list[str]:
-    """The files that the code for GPUs is made of, the one that includes all others first."""
+    """The source files of the GPU code; the one that includes all others comes first."""
     found = [FIRST_KERNEL]
-    for name in found:  # which grows
+    for name in found:  # the list grows
         text = (ROOT / name).read_text()
         for included in re.findall(r'^#include "(compute/[^"]+)"', text, re.MULTILINE):
             if included not in found:
@@ -61,7 +61,7 @@ def sources_hash() -> str:
 
 
 def codes_of_bazel() -> pathlib.Path | None:
-    """Where they were made of the sources that are here, whatever the files' times say."""
+    """Bazel's code if it was made from the present sources, regardless of the files' times."""
     if not CODES.exists():
         return None
     with CODES.open() as file:
@@ -70,7 +70,7 @@ def codes_of_bazel() -> pathlib.Path | None:
 
 
 def compilers() -> Iterator[tuple[str, list[str]]]:
-    """Those of this machine, best first: what it is, and its options for device_code.py."""
+    """Compilers of this machine, best first: name, and options for device_code.py."""
     for nvrtc in find_nvrtcs():
         yield nvrtc, ["--nvrtc", nvrtc]
     nvcc = shutil.which("nvcc")
@@ -79,7 +79,7 @@ def compilers() -> Iterator[tuple[str, list[str]]]:
 
 
 def compile_codes(output: pathlib.Path, capabilities: list[str]) -> Outcome:
-    """The kernels for these GPUs as a C++ file, by the first compiler that can."""
+    """Compile the kernels for these GPUs to a C++ file, with the first compiler that works."""
     output.parent.mkdir(parents=True, exist_ok=True)
     architectures = sorted(set(capabilities))
     said = ""
@@ -92,7 +92,7 @@ def compile_codes(output: pathlib.Path, capabilities: list[str]) -> Outcome:
         said += f"{name}:\n{text}\n"
     if said:
         return Outcome("failed", closing_line(said), said)
-    return Outcome("not run", "neither NVRTC nor nvcc, nor a build by Bazel")
+    return Outcome("not run", "NVRTC, nvcc and a build by Bazel are all missing")
 
 
 def device_codes(folder: pathlib.Path, capabilities: list[str]) -> tuple[pathlib.Path, Outcome]:
@@ -111,9 +111,12 @@ def build(
     folder: pathlib.Path, capabilities: list[str], limit: float,
     tell: Callable[[str, Outcome], None],
 ) -> bool:  # fmt: skip
-    """Makes all programs in the folder; `tell` is told part by part. False if there are none."""
+    """Build all programs in the folder and report each part to `tell`; return False on failure."""
     if not compiler_of_programs():
-        tell("programs", Outcome("not run", "there is no g++; --programs FOLDER names built ones"))
+        tell(
+            "programs",
+            Outcome("not run", "g++ is missing; pass built programs with --programs FOLDER"),
+        )
         return False
     codes, made = device_codes(folder, capabilities)
     tell("device code", made)
@@ -127,11 +130,11 @@ def build(
 
 
 def why_unusable(folder: pathlib.Path) -> str:
-    """Empty if all programs of the folder start on this machine."""
+    """Return why a program does not start on this machine; empty if all do."""
     for name in NAMES:
         program = folder / name
         if not program.exists():
-            return f"{folder} has no {name}"
+            return f"{folder} does not contain {name}"
         try:
             code, output = call([str(program), "--cuda=libno_such_driver.so"], 60)
         except OSError as error:

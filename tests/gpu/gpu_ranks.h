@@ -1,6 +1,6 @@
-// Ranks with a software GPU each, all on one thread: what happens depends on
-// nothing but the seed. Each has TensorFlow's side too: a stream that computes,
-// late, and memory that it uses for something else as soon as it may.
+// Ranks with a software GPU each, all on one thread: everything depends only on
+// the seed. Each rank also has TensorFlow's side: a stream that computes late,
+// and memory that is reused as soon as possible.
 #ifndef TF_HVD_TESTS_GPU_GPU_RANKS_H_
 #define TF_HVD_TESTS_GPU_GPU_RANKS_H_
 
@@ -33,7 +33,7 @@
 
 namespace tf_hvd {
 
-// One rank's tensors: bytes for each.
+// One rank's tensors: the bytes of each.
 using Tensors = std::vector<std::vector<char>>;
 
 class GpuRank {
@@ -52,14 +52,14 @@ class GpuRank {
         pinned_(&devices_, &p2p_, rank),
         compute_(gpu->NewStream(rank)) {}
 
-  // A collective whose spans are made of `inputs` and of memory for outputs of
-  // so many bytes each.
+  // A collective with spans made of `inputs` and of memory for outputs with
+  // these sizes in bytes.
   struct Call {
     OperationSpec spec;
     Tensors inputs;
     std::vector<size_t> outputs;
-    bool in_place = false;  // as many inputs as outputs, alike
-    // Lays the addresses into the spec.
+    bool in_place = false;  // same number of inputs and outputs, of equal sizes
+    // Stores the addresses in the spec.
     std::function<void(const std::vector<const char*>& inputs,
                        const std::vector<char*>& outputs, OperationSpec* spec)>
         point;
@@ -89,7 +89,7 @@ class GpuRank {
     spec.memory.ready.reset();
   }
 
-  // Goes on with all that is under way.
+  // Continues everything in progress.
   void Move(std::mt19937_64* random) {
     for (auto one = running_.begin(); one != running_.end();) {
       bool done = false;
@@ -101,13 +101,14 @@ class GpuRank {
   bool idle() const { return running_.empty(); }
   size_t under_way() const { return running_.size(); }
 
-  // What was to come out, once the streams have gone to their end.
+  // Checks the expected results, after all streams have run to their end.
   void CheckResults() {
     for (const Result& result : results_) {
       EXPECT_TRUE(*result.got == result.expected) << result.what;
     }
     results_.clear();
-    EXPECT_EQ(*rings_, ended_) << "nobody was rung for what has ended";
+    EXPECT_EQ(*rings_, ended_)
+        << "the bell was not rung for an ended operation";
   }
 
   GpuBackend* backend() { return &backend_; }
@@ -144,7 +145,8 @@ class GpuRank {
     EXPECT_TRUE(status.ok()) << one.call.what << ": " << status.message();
   }
 
-  // The inputs are made late; outputs were something else until a moment ago.
+  // The inputs are computed late; the outputs' memory had other contents until
+  // a moment ago.
   void Lay(Running* one) {
     Call& call = one->call;
     for (const std::vector<char>& input : call.inputs) {
@@ -168,19 +170,20 @@ class GpuRank {
     const int rings = *rings_;
     const Status status = one->operation->Progress(100'000, &poll);
     Expect(status, *one);
-    if (!status.ok()) return true;  // it is not to be called again
+    if (!status.ok()) return true;  // it must not be called again
     const bool oldest =
         one->rings &&
         one == &*std::find_if(running_.begin(), running_.end(),
                               [](const Running& other) { return other.rings; });
     if (!poll.done && oldest) {
-      EXPECT_LE(rings, ended_) << "it was rung for what has not ended";
+      EXPECT_LE(rings, ended_)
+          << "the bell was rung for an operation that has not ended";
     }
     if (!poll.done) return false;
     ended_ += one->rings ? 1 : 0;
     one->operation.reset();
-    // As TensorFlow: what comes next reads the outputs, and the inputs' memory
-    // is for something else.
+    // As in TensorFlow: the next kernel reads the outputs, and the inputs'
+    // memory is reused.
     for (size_t i = 0; i < one->outputs.size(); ++i) {
       const size_t bytes = one->call.outputs[i];
       results_.push_back({gpu_->Read(compute_, one->outputs[i], bytes),
@@ -213,10 +216,10 @@ class GpuRank {
   std::vector<Result> results_;
 };
 
-// What a job's ranks have, besides the host's memory.
+// Transports of a job's ranks, in addition to the host's memory.
 enum class GpuWay { kNccl, kMpi, kBoth, kNone };
 
-// The ranks of a job, in the same machine.
+// The ranks of a job, on the same machine.
 class GpuRanks {
  public:
   GpuRanks(int ranks, uint64_t seed, GpuWay way = GpuWay::kNccl,
@@ -238,7 +241,7 @@ class GpuRanks {
     }
   }
 
-  // Until nothing is under way.
+  // Continues until nothing is in progress.
   void Finish(std::mt19937_64* random) {
     for (int looks = 0; looks < 100'000; ++looks) {
       bool idle = true;
@@ -250,12 +253,12 @@ class GpuRanks {
     }
     gpu.Settle();
     for (const auto& rank : all) {
-      EXPECT_TRUE(rank->idle()) << "it hangs";
+      EXPECT_TRUE(rank->idle()) << "the rank hangs";
       rank->CheckResults();
     }
   }
 
-  // In peace, all ranks together; nothing is under way.
+  // Closes all ranks together, without errors and with nothing in progress.
   void Close() {
     std::vector<std::thread> closing;
     for (const auto& rank : all) {

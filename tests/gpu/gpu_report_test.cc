@@ -8,7 +8,7 @@
 namespace tf_hvd {
 namespace {
 
-// A driver of two GPUs, one of which no code is for.
+// A driver with two GPUs; there is no code for one of them.
 CudaApi TwoGpus() {
   CudaApi api;
   api.init = [](unsigned) { return 0; };
@@ -29,7 +29,7 @@ CudaApi TwoGpus() {
     return 0;
   };
   api.device_get = [](int* device, int ordinal) {
-    *device = ordinal + 40;  // no number of ours
+    *device = ordinal + 40;  // different from our numbers
     return 0;
   };
   api.device_get_name = [](char* name, int, int device) {

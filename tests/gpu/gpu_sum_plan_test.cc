@@ -1,5 +1,5 @@
-// The steps of sums on GPUs where messages alone lie between them. That they
-// stay within their memory is checked in gpu_program_test.cc.
+// The steps of sums on GPUs that use only messages. gpu_program_test.cc checks
+// that they stay within their memory.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace {
 
 ReduceOptions Sum(DType dtype) { return {dtype, ReduceOp::kSum, 1, 1, 1}; }
 
-// Rows of two tensors, of so many elements for each rank.
+// Rows of two tensors, with these numbers of elements per rank.
 OperationSpec Reducescatter(const std::vector<int64_t>& counts, DType dtype) {
   OperationSpec spec =
       Spec(OpKind::kReducescatter, static_cast<int>(counts.size()));
@@ -27,7 +27,7 @@ OperationSpec Reducescatter(const std::vector<int64_t>& counts, DType dtype) {
   return spec;
 }
 
-TEST(MpiCanDo, SumsAndWhatMovesBytes) {
+TEST(MpiCanDo, SumsAndMovesOfBytes) {
   for (int i = 0; i < kDTypeCount; ++i) {
     const auto dtype = static_cast<DType>(i);
     OperationSpec spec = Allreduce({4}, Sum(dtype));
@@ -59,16 +59,16 @@ TEST(GpuSumPlan, PartsAreExchangedAddedAndGathered) {
       {Allreduce({8}, Sum(DType::kFloat32)),
        "copy_8 x1, " + exchange +
            "sum_float32 4x2, allgather 8 uint8, copy_8 x1"},
-      // The last part is filled up with what nobody looks at.
+      // The last part is padded with elements that are never read.
       {Allreduce({3, 4}, Sum(DType::kInt64), 3),
        "copy_8 x2, alltoall >24 >24 >24 <24 <24 <24, "
        "sum_uint64 3x3, allgather 24 uint8, copy_8 x2"},
-      // The sum is rounded once, with all factors behind it.
+      // The sum is rounded once, after all factors.
       {Allreduce({8}, mean_of_halves),
        "scale_bfloat16 x1 *2, " + of_halves +
            "cast_bfloat16_float32 x1, sum_float32 4x2, "
            "cast_float32_bfloat16 x1 *3 /4, allgather 4 uint8, copy_8 x1"},
-      // Others are scaled when they are unpacked.
+      // Other types are scaled when they are unpacked.
       {Allreduce({8}, mean),
        "scale_int32 x1 *2, " + exchange +
            "sum_uint32 4x2, allgather 8 uint8, scale_int32 x1 *3 /4"},
@@ -86,7 +86,7 @@ TEST(GpuSumPlan, PartsAreExchangedAddedAndGathered) {
   }
 }
 
-// 4096 bytes: given and received, of 4 ranks, 128 elements of 4 bytes each.
+// 4096 bytes: sent and received, for 4 ranks, 128 elements of 4 bytes each.
 TEST(GpuSumPlan, CutsWhereTheStagingMemoryEnds) {
   const auto calls = [](int64_t count) {
     return CallsOf(
@@ -101,7 +101,7 @@ TEST(GpuSumPlan, CutsWhereTheStagingMemoryEnds) {
                             "allgather 4 uint8, ");
 }
 
-TEST(GpuSumPlan, CallsAreTheSameWhoeverHasJoinedAndOnAllRanks) {
+TEST(GpuSumPlan, CallsAreEqualOnAllRanksAndAfterJoins) {
   const OperationSpec spec = Allreduce({700, 5}, Sum(DType::kFloat16), 3);
   OperationSpec wide = spec;
   wide.stored = DType::kFloat32;

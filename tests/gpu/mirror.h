@@ -1,4 +1,4 @@
-// Mirror: memory of the host and of a device, of which one is the other's copy.
+// Mirror: memory on the host and a copy of it on a device.
 #ifndef TF_HVD_TESTS_GPU_MIRROR_H_
 #define TF_HVD_TESTS_GPU_MIRROR_H_
 

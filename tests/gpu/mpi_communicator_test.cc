@@ -1,5 +1,5 @@
-// MpiCommunicator on a CUDA-aware MPI of software: which messages go from whom
-// to whom, of jobs of several sizes, and what MPI's errors become.
+// MpiCommunicator on a CUDA-aware software MPI: the messages between ranks in
+// jobs of several sizes, and the translation of MPI's errors.
 #include "runtime/transport/gpu/mpi_communicator.h"
 
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ class MpiRanks {
     EXPECT_TRUE(at(rank).Put(call, stream(rank)).ok());
   }
 
-  // Until all calls have ended, or nothing more comes of waiting.
+  // Waits until all calls have ended, or nothing progresses any more.
   void Run() {
     for (int turn = 0; turn < 10'000; ++turn) {
       bool all_ready = true;
@@ -61,7 +61,7 @@ class MpiRanks {
       }
       if (all_ready) return;
     }
-    ADD_FAILURE() << "it hangs";
+    ADD_FAILURE() << "the calls hang";
   }
 
   Bytes Values(int rank, const char* memory, size_t bytes) {
@@ -102,7 +102,7 @@ TEST_P(MpiCommunicators, BroadcastsFromEachRankDownATree) {
       ranks.Put(rank, call);
     }
     ranks.Run();
-    // As many sends as ranks that get it, and as many receives.
+    // As many sends as receiving ranks, and as many receives.
     EXPECT_EQ(ranks.mpi().calls(), 2u * static_cast<size_t>(ranks.size() - 1));
     for (int rank = 0; rank < ranks.size(); ++rank) {
       EXPECT_EQ(ranks.Values(rank, outputs[static_cast<size_t>(rank)], 3),

@@ -1,4 +1,4 @@
-// The table of NCCL's functions against NCCL's own header.
+// Compares the table of NCCL's functions with NCCL's own header.
 #include "runtime/transport/gpu/nccl_api.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 namespace tf_hvd {
 
-// Only the beginning of ncclConfig_t, which tells its own size.
+// Only the beginning of ncclConfig_t, which contains its own size.
 template <>
 struct Alike<NcclConfig, ncclConfig_t> {
   static constexpr bool Value() { return true; }
@@ -39,20 +39,20 @@ namespace {
 
 #define TF_HVD_CHECK_FUNCTION(member, function)                             \
   static_assert(AreAlike<decltype(NcclApi::member), decltype(&function)>(), \
-                #function " takes other arguments");
+                #function " has different arguments");
 TF_HVD_NCCL_FUNCTIONS(TF_HVD_CHECK_FUNCTION)
 
 static_assert(AreAlike<NcclComm, ncclComm_t>(), "");
 static_assert(AreAlike<CudaStream, cudaStream_t>(), "");
 static_assert(sizeof(NcclUniqueId::bytes) == NCCL_UNIQUE_ID_BYTES, "");
 
-TEST(NcclApi, NoFunctionIsLeftOut) {
+TEST(NcclApi, EveryFunctionIsChecked) {
 #define TF_HVD_COUNT_FUNCTION(member, function) +1
   EXPECT_EQ(sizeof(NcclApi) / sizeof(void (*)()),
             size_t{0} TF_HVD_NCCL_FUNCTIONS(TF_HVD_COUNT_FUNCTION));
 }
 
-TEST(NcclApi, ConfigurationIsTheBeginningOfNccls) {
+TEST(NcclApi, ConfigurationIsAPrefixOfNccls) {
   EXPECT_EQ(offsetof(NcclConfig, size), offsetof(ncclConfig_t, size));
   EXPECT_EQ(offsetof(NcclConfig, magic), offsetof(ncclConfig_t, magic));
   EXPECT_EQ(offsetof(NcclConfig, version), offsetof(ncclConfig_t, version));
@@ -61,7 +61,7 @@ TEST(NcclApi, ConfigurationIsTheBeginningOfNccls) {
   const ncclConfig_t theirs = NCCL_CONFIG_INITIALIZER;
   const NcclConfig ours;
   EXPECT_EQ(ours.magic, theirs.magic);
-  // What ours ends with is a member of theirs that is left to NCCL.
+  // The member after the end of ours has a default in NCCL.
   EXPECT_EQ(offsetof(NcclConfig, undefined),
             offsetof(ncclConfig_t, cgaClusterSize));
   EXPECT_EQ(ours.undefined, theirs.cgaClusterSize);
@@ -71,7 +71,7 @@ TEST(NcclApi, ConfigurationIsTheBeginningOfNccls) {
   EXPECT_EQ(kNcclOldestVersion, NCCL_VERSION(2, 14, 0));
 }
 
-TEST(NcclApi, NumbersAreTheHeaders) {
+TEST(NcclApi, NumbersMatchTheHeader) {
   EXPECT_EQ(kNcclSuccess, ncclSuccess);
   EXPECT_EQ(kNcclInProgress, ncclInProgress);
   const auto number = [](NcclNumber ours) {

@@ -1,8 +1,8 @@
-// NcclBoard: where the ranks of a software NCCL put what the others are to
-// read: in the memory of one process, or in files.
+// NcclBoard: the place where ranks of a software NCCL post data for the other
+// ranks: the memory of one process, or files.
 //
 // MemoryBoard is not locked: the machine's lock is held. FileBoard serves
-// several processes of one machine: what is there is there whole.
+// several processes on one machine: an existing entry is always complete.
 #ifndef TF_HVD_TESTS_GPU_NCCL_BOARD_H_
 #define TF_HVD_TESTS_GPU_NCCL_BOARD_H_
 
@@ -24,9 +24,10 @@ class NcclBoard {
   virtual ~NcclBoard() = default;
   virtual void Post(const std::string& key, std::string text) = 0;
   virtual bool Has(const std::string& key) = 0;
-  // Of what is there.
+  // Reads an existing entry.
   virtual std::string Get(const std::string& key) = 0;
-  // What nobody reads any more: that key, and all that begin so.
+  // Removes entries that are no longer read: this key, and all keys with this
+  // prefix.
   virtual void Remove(const std::string& key) = 0;
   virtual void RemoveAll(const std::string& start) = 0;
 };
@@ -38,7 +39,7 @@ class MemoryBoard final : public NcclBoard {
   }
   bool Has(const std::string& key) override { return texts_.count(key) > 0; }
   std::string Get(const std::string& key) override { return texts_.at(key); }
-  // It goes with the board.
+  // Valid as long as the board.
   void Remove(const std::string&) override {}
   void RemoveAll(const std::string&) override {}
 
@@ -48,7 +49,8 @@ class MemoryBoard final : public NcclBoard {
 
 class FileBoard final : public NcclBoard {
  public:
-  // Files of the folder whose names begin with `prefix` are the board's.
+  // The board consists of files in the folder with names that begin with
+  // `prefix`.
   FileBoard(const std::string& folder, const std::string& prefix)
       : start_(folder + "/" + prefix) {}
 

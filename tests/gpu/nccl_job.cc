@@ -2,19 +2,19 @@
 //          [--nccl=LIBRARY] [--use_nccl=0] [--lag_mib=N] [--forget=1]
 //          [--kill=RANK]
 //
-// The whole runtime on GPUs without TensorFlow and without MPI: each collective
-// that NCCL has, and some that it has not, on tensors whose results are known
-// exactly. Ranks are processes, or threads with a GPU each. Processes may share
-// a GPU: each then claims to be on a host of its own (NCCL_HOSTID), as NCCL
-// wants it.
+// Runs the whole runtime on GPUs without TensorFlow and without MPI: each
+// collective that NCCL has, and some that it lacks, on tensors with exactly
+// known results. Ranks are processes, or threads with a GPU each. Processes may
+// share a GPU: each then claims to be on a different host (NCCL_HOSTID), as
+// NCCL requires.
 //
-// What makes the tensors lags behind the calls, on each device by copies of
-// lag_mib MiB. With --forget the calls do not wait for it, and results have to
-// be wrong. With --kill that process ends by SIGKILL amid large allreduces,
-// and the others have to be told so.
+// The stream that computes the tensors lags behind the calls, on each device by
+// copies of lag_mib MiB. With --forget the calls do not wait for it, and
+// results must be wrong. With --kill that process ends by SIGKILL during large
+// allreduces, and the other ranks must get an error.
 //
-// For tests/run_gpu.sh: the last line says what came out; 0 if all is well, 3
-// if there is no GPU.
+// For tests/run_gpu.sh: the last line has the result. Exits with 0 on success,
+// and with 3 if there is no GPU.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -46,7 +46,7 @@ std::string Many(int count, const char* one, const char* several) {
 GpuAccess AccessTo(const GpuLibraries& libraries, int gpu, bool shared) {
   GpuAccess access = AccessOf(libraries, gpu, libraries.no_nccl, true);
   access.options.shared_devices = shared;
-  // Less than the largest tensors have: they go in pieces.
+  // Less than the largest tensors, which are sent in pieces.
   access.options.staging_bytes = size_t{1} << 20;
   return access;
 }
@@ -74,7 +74,8 @@ Status RunThreads(const GpuLibraries& libraries, int ranks, const Work& work) {
       work);
 }
 
-// One rank's process. The driver is opened here: it does not survive a fork.
+// One rank's process. The driver is opened here, because it does not survive a
+// fork.
 int RunRank(const ProgramOptions& options, SocketMesh* mesh, int rank,
             int gpus) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -123,8 +124,8 @@ Status RunProcesses(const ProgramOptions& options, int ranks, int gpus) {
   return failed.empty() ? Status::Ok() : Aborted("failed: ranks" + failed);
 }
 
-// What there is, found by a process of its own: after a look at the driver
-// nothing can be forked that uses it. Gives the exit code.
+// Runs the search in a separate process: once a process has used the driver,
+// forked children cannot use it. Returns the exit code.
 int Look(const ProgramOptions& options, int* gpus) {
   int pipe_ends[2];
   if (pipe(pipe_ends) != 0) return 1;
@@ -148,11 +149,11 @@ int Look(const ProgramOptions& options, int* gpus) {
   }
   int ended = 0;
   waitpid(child, &ended, 0);
-  const bool told =
+  const bool complete =
       ended == 0 && read(pipe_ends[0], gpus, sizeof(*gpus)) == sizeof(*gpus);
   close(pipe_ends[0]);
   close(pipe_ends[1]);
-  if (!told) return 1;
+  if (!complete) return 1;
   return *gpus > 0 ? 0 : kNoGpu;
 }
 
@@ -175,7 +176,7 @@ int Main(const ProgramOptions& options) {
                           " on " + on;
   if (options.Number("kill", -1) >= 0) {
     return Report(status,
-                  "one rank killed of " + who + ": the others were told");
+                  "one rank killed of " + who + ": the others got errors");
   }
   return Report(status, std::to_string(CollectiveCount()) + " collectives, " +
                             who + ": all exact");
@@ -185,7 +186,7 @@ int Main(const ProgramOptions& options) {
 }  // namespace tf_hvd
 
 int main(int argc, char** argv) {
-  // A line goes out as it is written: NCCL's too, of a job that hangs.
+  // Each line is written at once, including NCCL's, in case the job hangs.
   static_cast<void>(std::setvbuf(stdout, nullptr, _IOLBF, 0));
   return tf_hvd::Main(tf_hvd::ProgramOptions(argc, argv));
 }

@@ -51,7 +51,7 @@ std::vector<size_t> Among(const NcclPart& part, NcclKind kind, size_t peer) {
   return found;
 }
 
-// What the peer sends to the rank with the as many-th of its sends.
+// The data that the peer sends to the rank with the send of this number.
 std::string Received(const std::vector<NcclPart>& parts, size_t rank, size_t i,
                      std::string* wrong) {
   const NcclRequest& request = parts[rank].requests[i];
@@ -62,7 +62,7 @@ std::string Received(const std::vector<NcclPart>& parts, size_t rank, size_t i,
       std::find(mine.begin(), mine.end(), i) - mine.begin());
   if (place >= theirs.size() ||
       parts[peer].requests[theirs[place]].count != request.count) {
-    *wrong = "a receive that nobody sends to";
+    *wrong = "a receive without a matching send";
     return "";
   }
   return parts[peer].inputs[theirs[place]];
@@ -109,7 +109,7 @@ size_t NcclRequest::OutputBytes(size_t ranks) const {
 std::string NcclPart::Describe() const {
   std::string text;
   for (const NcclRequest& request : requests) {
-    // Each rank has others to send to.
+    // Each rank sends to different peers.
     if (IsPointToPoint(request.kind)) return "sends and receives";
     text += std::string(NameOf(request.kind)) + " of " +
             std::to_string(request.count) + ", type " +

@@ -1,5 +1,5 @@
-// What one rank brings to a call of NCCL, or a group of calls, and what comes
-// of all ranks' parts. Pure.
+// One rank's part in a call of NCCL or a group of calls, and the results of all
+// ranks' parts. Pure.
 #ifndef TF_HVD_TESTS_GPU_NCCL_PART_H_
 #define TF_HVD_TESTS_GPU_NCCL_PART_H_
 
@@ -30,26 +30,26 @@ struct NcclRequest {
   int peer = 0;  // or root
 
   size_t bytes() const;  // of `count`
-  // What a rank of so many reads and writes.
+  // Bytes that one of `ranks` ranks reads and writes.
   size_t InputBytes(size_t rank, size_t ranks) const;
   size_t OutputBytes(size_t ranks) const;
 };
 
 struct NcclPart {
   std::vector<NcclRequest> requests;
-  std::vector<std::string> inputs;  // the bytes that each of them reads
-  // False if memory was touched that must not be: nothing comes of it.
+  std::vector<std::string> inputs;  // the bytes that each request reads
+  // False if memory was accessed that must not be: there are no results.
   bool sound = true;
 
-  // What all ranks must have alike.
+  // The part that must be the same on all ranks.
   std::string Describe() const;
 
   std::string Encode() const;
   static NcclPart Decode(const std::string& text);
 };
 
-// What request `i` of the rank writes. `wrong` says what does not fit, if
-// anything does not.
+// The data that request `i` of the rank writes. `wrong` describes a mismatch,
+// if any.
 std::string ResultOf(const std::vector<NcclPart>& parts, size_t rank, size_t i,
                      std::string* wrong);
 

@@ -1,4 +1,4 @@
-// What a number of measurements says.
+// Statistics of measurements.
 #ifndef TF_HVD_TESTS_GPU_PERCENTILE_H_
 #define TF_HVD_TESTS_GPU_PERCENTILE_H_
 
@@ -8,7 +8,8 @@
 
 namespace tf_hvd {
 
-// So many per cent of them are no greater; 50 is the median.
+// The value that this percentage of the measurements do not exceed; 50 is the
+// median.
 inline double Percentile(std::vector<double> values, int percent) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());

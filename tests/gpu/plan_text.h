@@ -1,5 +1,5 @@
 // The steps of operations on GPUs, as text: "copy_4 x2" is one launch that
-// moves two tensors; calls of NCCL tell their count and type.
+// moves two tensors; calls of NCCL show their count and type.
 #ifndef TF_HVD_TESTS_GPU_PLAN_TEXT_H_
 #define TF_HVD_TESTS_GPU_PLAN_TEXT_H_
 
@@ -15,7 +15,7 @@
 
 namespace tf_hvd {
 
-// Addresses that nobody looks at: tensors lie far apart.
+// Addresses that are never read: tensors are far apart.
 inline char* Tensor(int number) {
   return reinterpret_cast<char*>(uintptr_t{0x100000} *
                                  static_cast<uintptr_t>(number + 1));
@@ -72,7 +72,7 @@ inline std::string Text(const std::vector<GpuStep>& steps) {
   return text;
 }
 
-// What all ranks must do alike.
+// The part that must be the same on all ranks.
 inline std::string CallsOf(const std::vector<GpuStep>& steps) {
   std::string text;
   for (const GpuStep& step : steps) {
@@ -91,7 +91,7 @@ inline OperationSpec Spec(OpKind kind, int ranks) {
   return spec;
 }
 
-// Tensors of so many elements, one behind the other in an own place each.
+// Tensors with these element counts, at successive separate addresses.
 inline OperationSpec Allreduce(const std::vector<int64_t>& counts,
                                const ReduceOptions& options, int ranks = 4) {
   OperationSpec spec = Spec(OpKind::kAllreduce, ranks);
@@ -114,7 +114,7 @@ inline OperationSpec InPlace(OperationSpec spec) {
   return spec;
 }
 
-// All steps of a plan, in the order in which they are put on streams.
+// All steps of a plan in the order in which they are enqueued on streams.
 inline std::vector<GpuStep> StepsOf(const GpuPlan& plan) {
   std::vector<GpuStep> steps;
   for (const GpuPiece& piece : plan.pieces) {
@@ -127,7 +127,7 @@ inline std::vector<GpuStep> StepsOf(const GpuPlan& plan) {
 
 inline char* const kSpareMemory =
     reinterpret_cast<char*>(uintptr_t{0x78000000});
-// Less is packed; and so much goes in one call.
+// Limits: smaller tensors are packed, and a call has at most this many bytes.
 inline constexpr GpuLimits kLimits = {2048, 8192};
 
 inline GpuPlan PlanPieces(const OperationSpec& spec, size_t me,
@@ -144,7 +144,7 @@ inline std::vector<GpuStep> PlanIn(const OperationSpec& spec, size_t me,
   return StepsOf(PlanPieces(spec, me, staging_bytes, by_mpi));
 }
 
-// `half`: bytes, of the staging memory.
+// `half`: bytes of half the staging memory.
 inline std::vector<GpuStep> Plan(const OperationSpec& spec, size_t me = 0,
                                  size_t half = 4096) {
   return PlanIn(spec, me, 2 * half);

@@ -1,5 +1,6 @@
-// What a call of NCCL costs its caller, on communicators that block and that do
-// not. One of a single rank takes a shortcut, and is measured beside.
+// The cost of an NCCL call for its caller, on blocking and nonblocking
+// communicators. A communicator with a single rank takes a shortcut, and is
+// measured separately.
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -18,13 +19,13 @@ namespace {
 constexpr std::chrono::seconds kLimit{60};
 constexpr size_t kSmall = 256;  // elements
 constexpr int kGroup = 8;
-// A large call takes as long as its data travels.
+// A large call takes as long as its data transfer.
 constexpr int kSeldom = 10;
 
 struct Times {
   std::vector<double> call;   // until the last function has returned
-  std::vector<double> ready;  // until NCCL takes the next
-  std::vector<double> done;   // until the stream has done it
+  std::vector<double> ready;  // until NCCL accepts the next call
+  std::vector<double> done;   // until the stream has completed it
 };
 
 class Caller {
@@ -52,9 +53,9 @@ class Caller {
     });
   }
 
-  // Allreduces of so many elements, `group` of them at once.
+  // Allreduces with this many elements, `group` of them at once.
   Status Measure(size_t count, int group, int repetitions, Times* times) {
-    for (int i = -3; i < repetitions; ++i) {  // the first connect
+    for (int i = -3; i < repetitions; ++i) {  // the first calls connect
       double took[3] = {0, 0, 0};
       TF_HVD_RETURN_IF_ERROR(Once(count, group, took));
       if (i < 0) continue;
@@ -65,7 +66,7 @@ class Caller {
     return Status::Ok();
   }
 
-  // In peace: both ranks come here.
+  // Without errors: both ranks reach this.
   Status End() {
     return side_.device()->Within([&]() -> Status {
       TF_HVD_RETURN_IF_ERROR(
@@ -211,7 +212,7 @@ Status ProbeCalls(const ProgramOptions& options, const GpuLibraries& libraries,
   std::string reason;
   const int gpus = ProgramOptions::Count(libraries, &reason);
   if (gpus < 2) {
-    // As in nccl_job.cc: two hosts, of which NCCL takes each to have a GPU.
+    // As in nccl_job.cc: NCCL sees two hosts with a GPU each.
     setenv("NCCL_HOSTID", ("tf_hvd-" + std::to_string(rank)).c_str(), 1);
   }
   if (libraries.nccl == nullptr) {
@@ -223,7 +224,8 @@ Status ProbeCalls(const ProgramOptions& options, const GpuLibraries& libraries,
   std::unique_ptr<ProbeSide> side;
   TF_HVD_RETURN_IF_ERROR(
       ProbeSide::Open(options, libraries, rank % gpus, &side));
-  // First what needs no other: NCCL may not let the two share a GPU.
+  // First the measurement with a single rank: NCCL may refuse that two ranks
+  // share a GPU.
   for (const bool blocking : {false, true}) {
     if (rank != 0) break;
     TF_HVD_RETURN_IF_ERROR(

@@ -1,5 +1,5 @@
-// What waits where it should not: few bytes behind many, and calls of the
-// driver for a kernel that runs.
+// Unwanted waits: small copies behind large ones, and driver calls that wait
+// for a running kernel.
 #include <thread>
 #include <vector>
 
@@ -14,7 +14,7 @@ constexpr size_t kFewBytes = 24;  // a row of a list of moves
 constexpr size_t kPieceBytes = size_t{4} << 20;
 constexpr int kCopyRepetitions = 10;
 
-// Memory of both kinds, of which a piece is copied again and again.
+// Memory of both kinds, from which a piece is copied repeatedly.
 struct Copies {
   CudaStream many = nullptr;
   CudaStream few = nullptr;
@@ -44,7 +44,7 @@ struct Way {
   const char* from;
 };
 
-// Puts the large copies there; `ended` fires behind them.
+// Enqueues the large copies; `ended` fires after them.
 Status PutMany(const ProbeSide& side, const Copies& copies, const Way& way,
                std::shared_ptr<GpuEvent>* ended) {
   for (size_t done = 0; way.to != nullptr && done < side.large();
@@ -55,8 +55,8 @@ Status PutMany(const ProbeSide& side, const Copies& copies, const Way& way,
   return side.device()->Record(copies.many, ended);
 }
 
-// Behind the way's copies: the time from `put`, which puts something on the
-// stream of its own, until that has been done.
+// After the way's copies: the time from `put`, which enqueues work on a
+// separate stream, until that work is done.
 Status TimeBehind(const ProbeSide& side, const Copies& copies, const Way& way,
                   const std::string& what, const std::function<Status()>& put,
                   Figures* figures) {
@@ -87,7 +87,7 @@ Status TimeMany(const ProbeSide& side, const Copies& copies, const Way& way,
   return Status::Ok();
 }
 
-// Calls while a kernel runs on a stream of its own.
+// Calls while a kernel runs on a separate stream.
 class Waits {
  public:
   Waits(const ProbeSide& side, Figures* figures)
@@ -105,7 +105,7 @@ class Waits {
     std::shared_ptr<GpuEvent> ended;
     TF_HVD_RETURN_IF_ERROR(side_.Spin(stream_, flag_, runs_));
     TF_HVD_RETURN_IF_ERROR(side_.device()->Record(stream_, &ended));
-    std::this_thread::sleep_for(runs_ / 20);  // the kernel has begun
+    std::this_thread::sleep_for(runs_ / 20);  // the kernel is running
     const auto start = ProbeClock::now();
     const Status status = Within(side_, name.c_str(), call);
     const double took = MicrosecondsSince(start) / 1e3;
@@ -163,8 +163,8 @@ Status ImageFor(const ProbeSide& side, const void** image) {
                            : Status::Ok();
 }
 
-// Of a module: the driver may put off what loading takes until a function is
-// asked for, or is launched for the first time.
+// For a module: the driver may postpone loading until a function is looked up
+// or launched for the first time.
 Status TryCode(const ProbeSide& side, Waits* waits) {
   const CudaApi& cuda = side.cuda();
   const CudaStream stream = side.side()->stream();
@@ -223,7 +223,7 @@ Status ProbeCopies(const ProbeSide& side, Figures* figures) {
   Copies copies;
   TF_HVD_RETURN_IF_ERROR(copies.Open(side));
   const Way ways[] = {
-      {"alone", nullptr, nullptr},
+      {"without_copies", nullptr, nullptr},
       {"behind_copies_to_the_device", copies.device[0], copies.pinned.get()},
       {"behind_copies_from_the_device", copies.pinned.get(), copies.device[0]},
       {"behind_copies_within_the_device", copies.device[1], copies.device[0]},
@@ -236,7 +236,7 @@ Status ProbeCopies(const ProbeSide& side, Figures* figures) {
                                      copies.pinned_small.get(), kFewBytes);
         },
         figures));
-    // It reads four bytes of pinned memory, and copies nothing.
+    // Reads four bytes of pinned memory, and copies nothing.
     TF_HVD_RETURN_IF_ERROR(TimeBehind(
         side, copies, way, "kernel_reads_pinned",
         [&] {

@@ -27,7 +27,7 @@ MoreCuda FindMore(const std::string& configured) {
   return more;
 }
 
-// As much of it as a reader can use.
+// Rounded to the digits that are useful to a reader.
 std::string Rounded(double value) {
   char text[40];
   std::snprintf(text, sizeof(text), std::fabs(value) < 100 ? "%.2f" : "%.0f",

@@ -1,10 +1,10 @@
-// ProbeSide: a GPU, real or of software, as the probes of device_probes.cc use
-// it, who ask what calls of the driver cost. Beside the runtime's table it has
-// functions that the runtime has no use for, a kernel that runs for as long as
-// is wanted, and the host's clock.
+// ProbeSide: a GPU, real or software, as used by the probes of
+// device_probes.cc, which measure the cost of driver calls. In addition to the
+// runtime's table it has other driver functions, a kernel that runs for a given
+// time, and the host's clock.
 //
-// Needs nothing but the runtime, as device_side.h. One thread, but where it
-// says otherwise.
+// Depends only on the runtime, like device_side.h. One thread, except where
+// noted.
 #ifndef TF_HVD_TESTS_GPU_PROBE_SIDE_H_
 #define TF_HVD_TESTS_GPU_PROBE_SIDE_H_
 
@@ -27,7 +27,7 @@
 
 namespace tf_hvd {
 
-// Null where the driver does not have it.
+// Null if the driver does not have the function.
 struct MoreCuda {
   int (*stream_query)(CudaStream stream) = nullptr;
   int (*memcpy_to_device)(CudaPointer to, const void* from, size_t bytes,
@@ -35,8 +35,8 @@ struct MoreCuda {
   SoftwareSpin software_spin = nullptr;
 };
 
-// What a probe has found, by names that end with the unit. Printed as a line,
-// which the report of the first hour has.
+// A probe's results; names end with the unit. Printed as a line that the report
+// of the first hour includes.
 class Figures {
  public:
   explicit Figures(std::string probe) : probe_(std::move(probe)) {}
@@ -44,7 +44,7 @@ class Figures {
   void Add(const std::string& name, double value) {
     values_.emplace_back(name, value);
   }
-  // The probe cannot be made here, or not all of it.
+  // The probe is impossible here, or parts of it are.
   void NotHere(const std::string& reason) { not_here_ = reason; }
   void Print() const;
 
@@ -82,19 +82,19 @@ class ProbeSide {
   DeviceSide* side() const { return side_.get(); }
   GpuDevice* device() const { return side_->device(); }
   int repetitions() const { return repetitions_; }
-  // Of what is large, --megabytes; bytes.
+  // Size of large data in bytes: --megabytes.
   size_t large() const { return large_; }
 
-  // Before Spin and LaunchNothing.
+  // Call it before Spin and LaunchNothing.
   Status LoadSpin();
-  // Keeps the stream busy until the flag is set, or for so long.
+  // Keeps the stream busy until the flag is set, or for this long.
   Status Spin(CudaStream stream, const Flag& flag,
               std::chrono::milliseconds limit) const;
-  // Does next to nothing.
+  // Launches a kernel that does almost nothing.
   Status LaunchNothing(CudaStream stream) const;
-  // Polls, by the driver's function alone; an error after a minute.
+  // Polls only by the driver's function; an error after a minute.
   Status Await(const GpuEvent& event) const;
-  // Any thread: calls `fn` with the context current until told to end.
+  // Any thread: calls `fn` repeatedly with the context current until stopped.
   Status Repeat(const std::function<void()>& fn,
                 const std::function<bool()>& ends) const;
 
@@ -112,7 +112,7 @@ class ProbeSide {
   size_t large_ = 0;
 };
 
-// What a call of the driver gives, as a Status.
+// Converts the result of a driver call to a Status.
 inline Status Within(const ProbeSide& side, const char* call,
                      const std::function<int()>& fn) {
   return side.device()->Within(

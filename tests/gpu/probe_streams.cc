@@ -1,4 +1,4 @@
-// What it costs to ask whether a stream has come so far, and to be told.
+// The cost of querying a stream's progress, and of being notified.
 #include <atomic>
 #include <thread>
 #include <vector>
@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::chrono::seconds kBusy{20};
 constexpr std::chrono::microseconds kRarely{50};
-// Of a kernel that waits for the host: it has begun by then.
+// Delay of a kernel that waits for the host: it has started by then.
 constexpr std::chrono::microseconds kBegun{200};
 
 using Query = std::function<void()>;
@@ -21,7 +21,7 @@ double CostOf(const Query& query, int repetitions) {
   return MicrosecondsSince(start) / repetitions;
 }
 
-// Launches while another thread makes `query` again and again, if it is one.
+// Launches while another thread calls `query` repeatedly, if there is one.
 Status LaunchBeside(const ProbeSide& side, CudaStream stream,
                     const Query& query, const std::string& name,
                     Figures* figures) {
@@ -59,7 +59,7 @@ Status LaunchBeside(const ProbeSide& side, CudaStream stream,
   return side.Await(*launched);
 }
 
-// The flag is set, whatever happens, before the stream goes.
+// The flag is set in any case before the stream is destroyed.
 class Busy {
  public:
   explicit Busy(const ProbeSide& side) : side_(side) {}
@@ -85,7 +85,7 @@ class Busy {
   std::shared_ptr<GpuEvent> event_;
 };
 
-// When a host function was called.
+// The time at which a host function was called.
 struct Called {
   ProbeClock::time_point at;
   std::atomic<bool> was{false};
@@ -96,7 +96,7 @@ struct Called {
   }
 };
 
-// How long after the flag is set the end of the kernel is known, by polling.
+// Time from setting the flag until polling sees the kernel's end.
 Status PollOnce(const ProbeSide& side, CudaStream stream, const Flag& flag,
                 double* took) {
   flag.Set(false);
@@ -111,7 +111,7 @@ Status PollOnce(const ProbeSide& side, CudaStream stream, const Flag& flag,
   return Status::Ok();
 }
 
-// The same by a host function, and what to ask for one costs.
+// The same for a host function, and the cost of enqueuing one.
 Status CallOnce(const ProbeSide& side, CudaStream stream, const Flag& flag,
                 double* took, double* asked) {
   flag.Set(false);
@@ -127,7 +127,7 @@ Status CallOnce(const ProbeSide& side, CudaStream stream, const Flag& flag,
   std::this_thread::sleep_for(kBegun);
   start = ProbeClock::now();
   flag.Set(true);
-  // Calls nothing of the driver meanwhile, as long as a card may take.
+  // Calls no driver function meanwhile, for as long as a GPU may take.
   while (!called.was && MicrosecondsSince(start) < 1e4) {
   }
   TF_HVD_RETURN_IF_ERROR(side.Await(*ended));
@@ -155,7 +155,7 @@ Status ProbeQueries(const ProbeSide& side, Figures* figures) {
     figures->Add("event_query_fired_us", CostOf(event_query(*fired), many));
     return Status::Ok();
   }));
-  // As the runtime asks: the context is pushed and popped each time.
+  // As the runtime queries: the context is pushed and popped each time.
   figures->Add("has_fired_us", CostOf(
                                    [&] {
                                      bool yes = false;

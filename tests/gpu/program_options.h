@@ -1,5 +1,5 @@
-// What the programs of tests/run_gpu.sh have in common: options, the search for
-// a GPU, how they tell their outcome.
+// Shared parts of the programs of tests/run_gpu.sh: options, the search for a
+// GPU, and the report of the result.
 #ifndef TF_HVD_TESTS_GPU_PROGRAM_OPTIONS_H_
 #define TF_HVD_TESTS_GPU_PROGRAM_OPTIONS_H_
 
@@ -52,7 +52,7 @@ class ProgramOptions {
     return OpenGpuLibraries(search);
   }
 
-  // How many GPUs there are; 0, and the reason, if none.
+  // Number of GPUs; 0, and the reason, if there are none.
   static int Count(const GpuLibraries& libraries, std::string* reason) {
     if (libraries.cuda == nullptr) {
       *reason = "there is no CUDA driver";
@@ -69,7 +69,7 @@ class ProgramOptions {
     return status.ok() ? count : 0;
   }
 
-  // True, and said, if there is none.
+  // Returns true and prints the reason if there is no GPU.
   static bool NoGpu(const GpuLibraries& libraries) {
     std::string reason;
     if (Count(libraries, &reason) > 0) return false;
@@ -81,7 +81,7 @@ class ProgramOptions {
   std::map<std::string, std::string> values_;
 };
 
-// The last line; gives the exit code.
+// Prints the last line; returns the exit code.
 inline int Report(const Status& status, const std::string& said) {
   std::printf("%s\n", status.ok() ? said.c_str() : status.message().c_str());
   return status.ok() ? 0 : 1;

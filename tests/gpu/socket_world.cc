@@ -21,7 +21,7 @@
 namespace tf_hvd {
 namespace {
 
-// What a frame holds; from 0 on, a message of that tag.
+// The contents of a frame; values from 0 are messages with that tag.
 constexpr int32_t kEdgeBytes = -1;
 constexpr int32_t kAbort = -2;
 constexpr int32_t kFarewell = -3;
@@ -47,7 +47,7 @@ class Peer {
     out_.append(bytes, head.bytes);
   }
 
-  // Sends and receives as far as it goes without waiting.
+  // Sends and receives as much as possible without waiting.
   void Move() {
     while (!gone_ && sent_ < out_.size()) {
       const ssize_t count =
@@ -68,7 +68,7 @@ class Peer {
     }
   }
 
-  // The next frame that has come whole.
+  // The next completely received frame.
   bool Next(FrameHead* head, std::string* bytes) {
     if (in_.size() < sizeof(*head)) return false;
     std::memcpy(head, in_.data(), sizeof(*head));
@@ -97,7 +97,7 @@ class Peer {
   bool gone_ = false;
 };
 
-// All of a rank's sockets. Any thread.
+// All sockets of a rank. Any thread.
 class Sockets {
  public:
   Sockets(const std::vector<int>& sockets, int rank) : rank_(rank) {
@@ -124,7 +124,7 @@ class Sockets {
     return count;
   }
 
-  // The oldest message of a tag, if one has come.
+  // The oldest received message of a tag, if any.
   bool Receive(int from, int32_t tag, std::string* bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
     MoveAll();
@@ -156,7 +156,7 @@ class Sockets {
     return record_;
   }
 
-  // Says that this rank's end is no death, and sends what is left.
+  // Reports that this rank's end is regular, and sends the remaining data.
   void Leave() {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& [rank, peer] : peers_) peer->Put({kFarewell, 0, 0, 0}, "");
@@ -204,7 +204,7 @@ class Sockets {
 
   const int rank_;
   std::mutex mutex_;
-  // All below: guarded by mutex_.
+  // Guarded by mutex_:
   std::map<int, std::unique_ptr<Peer>> peers_;
   std::map<int, std::string> edges_;
   std::map<std::pair<int, int32_t>, std::deque<std::string>> messages_;
@@ -232,7 +232,7 @@ class SocketEdge final : public Edge {
   const int peer_;
 };
 
-// Messages are copied when they are sent: a send is done at once.
+// Messages are copied when they are sent: a send completes immediately.
 class SocketPointToPoint final : public PointToPoint {
  public:
   explicit SocketPointToPoint(Sockets* sockets) : sockets_(sockets) {}
@@ -261,7 +261,7 @@ class SocketPointToPoint final : public PointToPoint {
            sockets_->Receive(receipt.peer, receipt.tag, &bytes)) {
       const Receipt& first = receipts_[order.front()];
       if (bytes.size() != first.bytes) {
-        return Internal("a message has another size than its receipt");
+        return Internal("a message and its receive differ in size");
       }
       std::memcpy(first.data, bytes.data(), bytes.size());
       receipts_.erase(order.front());

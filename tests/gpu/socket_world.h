@@ -1,8 +1,8 @@
-// SocketWorld: the ranks of a job as processes of one machine that one process
-// has forked, joined by sockets. A World for programs that have no MPI: each
-// rank has an environment of its own, which is where NCCL reads its settings.
+// SocketWorld: the ranks of a job as processes that one process forked,
+// connected by sockets. A World for programs without MPI. Each rank has a
+// separate environment, from which NCCL reads its settings.
 //
-// Data goes by messages; everything is copied once more than it must be.
+// Data is sent as messages, with one copy more than necessary.
 #ifndef TF_HVD_TESTS_GPU_SOCKET_WORLD_H_
 #define TF_HVD_TESTS_GPU_SOCKET_WORLD_H_
 
@@ -14,16 +14,16 @@
 
 namespace tf_hvd {
 
-// A socket between each two ranks. Made before the processes are forked.
+// One socket per pair of ranks. Create it before forking the processes.
 class SocketMesh {
  public:
   explicit SocketMesh(int ranks);
 
   int ranks() const { return ranks_; }
-  // Called once, in the rank's process: its sockets by rank, -1 for itself. It
-  // closes all others.
+  // Call it once in the rank's process. Returns its sockets by rank, -1 for
+  // itself, and closes all others.
   std::vector<int> Take(int rank);
-  // Called in the process that has no rank.
+  // Call it in the process without a rank.
   void CloseAll() { static_cast<void>(Take(-1)); }
 
  private:

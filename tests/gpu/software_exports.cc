@@ -1,5 +1,5 @@
-// The functions of libcuda and libnccl that tf_hvd looks for, made of a
-// SoftwareGpu's and a SoftwareNccl's: what is linked with this may be opened as
+// The functions of libcuda and libnccl that tf_hvd looks up, made from a
+// SoftwareGpu and a SoftwareNccl: a library linked with this may be opened as
 // either.
 #include "tests/gpu/software_gpu.h"
 #include "tests/gpu/software_nccl.h"

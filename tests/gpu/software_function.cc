@@ -23,7 +23,7 @@ Lists ListsOf(const MoveArguments& arguments) {
   return lists;
 }
 
-// Sums read nothing but tensors.
+// Sums read only tensors.
 Lists ListsOf(const SumArguments&) { return {}; }
 
 void RunMove(const SoftwareKernel& kernel, SoftwareGpu* gpu,

@@ -1,5 +1,5 @@
-// What the software GPU launches: the kernels of compute/device_*.h by name,
-// with what each of them reads and writes.
+// The kernels of compute/device_*.h that the software GPU can launch, by name,
+// with the memory that each of them reads and writes.
 #ifndef TF_HVD_TESTS_GPU_SOFTWARE_FUNCTION_H_
 #define TF_HVD_TESTS_GPU_SOFTWARE_FUNCTION_H_
 
@@ -17,19 +17,19 @@ class SoftwareGpu;
 
 struct SoftwareFunction {
   std::string name;
-  size_t argument_bytes;  // of the one argument
-  // Checks all accesses, then makes them. The machine's lock is held, and the
-  // memory of devices accessible.
+  size_t argument_bytes;  // size of the single argument
+  // Checks all accesses, then makes them. The machine's lock is held, and
+  // device memory is accessible.
   std::function<void(SoftwareGpu* gpu, const void* argument, unsigned blocks,
                      int threads, CUstream_st* stream)>
       run;
-  // What it reads besides tensors: memory, and bytes.
+  // Other memory that it reads, besides tensors: address and bytes.
   std::function<std::vector<std::pair<const void*, size_t>>(
       const void* argument)>
       lists;
 };
 
-// Null if there is none.
+// Null if there is no such kernel.
 const SoftwareFunction* FindSoftwareFunction(const std::string& name);
 
 }  // namespace tf_hvd

@@ -13,7 +13,7 @@ namespace tf_hvd {
 namespace {
 
 constexpr size_t kArenaBytes = size_t{1} << 30;
-constexpr size_t kAlignment = 256;  // of cuMemAlloc
+constexpr size_t kAlignment = 256;  // alignment of cuMemAlloc
 
 SoftwareGpu* machine = nullptr;
 
@@ -100,7 +100,7 @@ bool SoftwareGpu::Step() {
   return true;
 }
 
-// The memory is opened once for all of them, which is what takes time.
+// The memory is made accessible once for all of them, because that takes time.
 void SoftwareGpu::Steps(uint64_t most) {
   const bool any =
       std::any_of(streams_.begin(), streams_.end(),
@@ -159,13 +159,13 @@ char* SoftwareGpu::NewMemory(int, size_t bytes, const std::string& name) {
 }
 
 void SoftwareGpu::Free(uintptr_t at) {
-  if (!log_.Has(at)) return Fault("memory is freed that is not there");
+  if (!log_.Has(at)) return Fault("memory is freed that does not exist");
   log_.Remove(at);
   GiveBack(at, used_[at]);
   used_.erase(at);
 }
 
-// To open and close memory takes the longer the more of it is there.
+// The time to change access to memory grows with its size.
 void SoftwareGpu::GiveBack(uintptr_t at, size_t bytes) {
   const auto page = static_cast<uintptr_t>(getpagesize());
   const uintptr_t begin = (at + page - 1) / page * page;
@@ -185,7 +185,7 @@ void SoftwareGpu::FreeOn(CudaStream stream, void* memory) {
   Put(stream, {"a free",
                nullptr,
                [this, at, memory](CUstream_st* of) {
-                 Touch(of, memory, used_[at], true, "what frees it");
+                 Touch(of, memory, used_[at], true, "the free");
                  Free(at);
                },
                {}});

@@ -1,16 +1,16 @@
-// SoftwareGpu: a machine with GPUs that are not there. It fills the tables of
-// CUDA's and NCCL's functions (cuda_api.h, nccl_api.h) with functions that work
-// on the host's memory, so that all but the device code runs, and is checked,
-// where there is no GPU.
+// SoftwareGpu: a machine with simulated GPUs. It fills the tables of CUDA's and
+// NCCL's functions (cuda_api.h, nccl_api.h) with functions that work on the
+// host's memory. Everything except the device code can thus run, and be
+// checked, without a GPU.
 //
-// Streams run late: what is put on them happens during some later call, in an
-// order that a seed decides, never before what it has to wait for. Memory of a
-// device cannot be touched but from a stream. Each access is checked against
-// all others (access_log.h); so is the order in which ranks put NCCL's calls on
-// their streams. What is wrong is kept, and told with the seed.
+// Streams run late: their work happens during some later call, in an order that
+// a seed decides, but never before the work that it must wait for. Device
+// memory can be accessed only from a stream. Each access is checked against all
+// others (access_log.h), and so is the order in which ranks enqueue NCCL's
+// calls on their streams. Faults are kept, and reported with the seed.
 //
-// One machine at a time in a process: the functions of the tables have no
-// argument that could tell which. Any thread: one lock guards all of it.
+// Only one machine at a time in a process: the functions of the tables have no
+// argument for it. Any thread: one lock guards everything.
 #ifndef TF_HVD_TESTS_GPU_SOFTWARE_GPU_H_
 #define TF_HVD_TESTS_GPU_SOFTWARE_GPU_H_
 
@@ -31,18 +31,19 @@
 #include "tests/gpu/access_log.h"
 #include "tests/gpu/software_function.h"
 
-// What the driver's handles point to.
+// The objects behind the driver's handles.
 struct CUctx_st {
   int device = 0;
 };
 
 namespace tf_hvd {
 
-// The outcome of a record: what waits keeps it, whatever becomes of the event.
+// The result of a record: waiting work keeps it, even if the event is
+// destroyed.
 struct SoftwareRecord {
   bool done = false;
   VectorClock clock;
-  std::chrono::steady_clock::time_point when;  // it was done
+  std::chrono::steady_clock::time_point when;  // time of completion
 };
 
 }  // namespace tf_hvd
@@ -53,14 +54,14 @@ struct CUevent_st {
 
 namespace tf_hvd {
 
-// Something on a stream.
+// A piece of work on a stream.
 struct SoftwareWork {
   std::string what;
   // Whether it can be done now; null: yes.
   std::function<bool()> ready;
-  // Does it. The stream's clock says what has happened before.
+  // Does the work. The stream's clock has the events that happened before.
   std::function<void(CUstream_st* stream)> run;
-  VectorClock host;     // what the host knew when it put this on the stream
+  VectorClock host;     // the host's clock when it enqueued this
   bool touches = true;  // memory
 };
 
@@ -77,19 +78,19 @@ namespace tf_hvd {
 
 class SoftwareGpu {
  public:
-  // What has been put on streams. counted_calls.h counts by function.
+  // Counts of work enqueued on streams. counted_calls.h counts by function.
   struct Counts {
     int64_t launches = 0;  // kernels
     int64_t copies = 0;
   };
 
-  // Something that a stream has done.
+  // A completed piece of a stream's work.
   struct Done {
     std::string what;
     int device = 0;
     int actor = 0;  // the stream
     uint64_t time = 0;
-    VectorClock clock;  // what was known to have happened before
+    VectorClock clock;  // clock of the events known to have happened before
   };
 
   SoftwareGpu(int devices, uint64_t seed);
@@ -100,51 +101,54 @@ class SoftwareGpu {
 
   // The table; valid as long as the process.
   static const CudaApi* Cuda();
-  // The machine that the functions of the tables work on.
+  // The machine that the functions of the tables use.
   static SoftwareGpu& Get();
 
-  // What was found to be wrong; with the seed.
+  // The faults that were found, with the seed.
   std::vector<std::string> Faults();
   Counts counts();
-  // From now on what streams do is written down.
+  // From now on the streams' work is recorded.
   void Trace() { traces_ = true; }
   std::vector<Done> Traced();
 
-  // Of a device: as if TensorFlow had made them. Null memory: none is left.
+  // A device's stream and memory, as if TensorFlow had made them. Null memory:
+  // none is left.
   CudaStream NewStream(int device);
   char* NewMemory(int device, size_t bytes, const std::string& name);
   void FreeMemory(void* memory);
-  // Lets go of it when the stream has come so far.
+  // Releases the memory at this point of the stream.
   void FreeOn(CudaStream stream, void* memory);
   void Copy(CudaStream stream, void* to, const void* from, size_t bytes);
-  // Puts the writing of `bytes` on a stream, as a kernel of TensorFlow's would.
+  // Enqueues a write of `bytes` on a stream, as a kernel of TensorFlow would.
   void Write(CudaStream stream, void* to, std::vector<char> bytes);
-  // Reads on a stream; the bytes are there when it has gone so far.
+  // Enqueues a read on a stream; the bytes are valid once the stream gets
+  // there.
   std::shared_ptr<std::vector<char>> Read(CudaStream stream, const void* from,
                                           size_t bytes);
-  // Lets all streams go as far as they can.
+  // Lets all streams run as far as they can.
   void Settle();
-  // False for memory of a device.
+  // False for device memory.
   bool IsOfHost(const void* memory) const;
-  // The next allocation of a device's memory fails.
+  // The next allocation of device memory fails.
   void FailAllocation() { fail_allocation_ = true; }
-  // From now on code of the host may touch all memory, as a CUDA-aware MPI
-  // does. Whether it does so too early, only the values tell.
+  // From now on host code may access all memory, as a CUDA-aware MPI does. Only
+  // the values show whether it does so too early.
   void LetHostIn();
 
-  // For software_nccl.cc and software_function.cc: the lock is held in all of
-  // these.
+  // For software_nccl.cc and software_function.cc: call all of these with the
+  // lock held.
   std::mutex& mutex() { return mutex_; }
   void Put(CUstream_st* stream, SoftwareWork work);
-  // False, and a fault, if nobody may touch it: then it must not be.
+  // Returns false and records a fault if the access is not allowed: do not make
+  // it then.
   bool Touch(CUstream_st* stream, const void* memory, size_t bytes, bool writes,
              const std::string& what);
   void Fault(const std::string& text);
-  // A number from 0 to below `below`.
+  // A number from 0 to `below` - 1.
   uint64_t Draw(uint64_t below) { return random_() % below; }
-  // Does some of what can be done, or nothing.
+  // Does some of the possible work, or nothing.
   void Advance();
-  // Makes all memory of devices accessible, at least while `fn` runs.
+  // Makes all device memory accessible, at least while `fn` runs.
   void WithMemory(const std::function<void()>& fn);
   VectorClock& HostOf(int device) { return hosts_[device]; }
   int CurrentDevice() const;
@@ -153,7 +157,7 @@ class SoftwareGpu {
   friend struct SoftwareCuda;
 
   bool Step();
-  // As many of them as there are, but no more than `most`.
+  // Number of devices, but no more than `most`.
   void Steps(uint64_t most);
   void Free(uintptr_t at);
   void GiveBack(uintptr_t at, size_t bytes);
@@ -162,7 +166,7 @@ class SoftwareGpu {
   const uint64_t seed_;
   const int devices_;
   std::mutex mutex_;
-  // All below: guarded by mutex_.
+  // Guarded by mutex_:
   std::mt19937_64 random_;
   std::vector<CUctx_st> contexts_;
   std::map<int, VectorClock> hosts_;  // by device: one process for each
@@ -174,11 +178,11 @@ class SoftwareGpu {
   std::vector<Done> traced_;
   std::atomic<bool> traces_{false};           // not guarded
   std::atomic<bool> fail_allocation_{false};  // not guarded
-  // All devices' memory: an address range that nobody may touch, unless the
-  // host was let in.
+  // Memory of all devices: an address range without access, unless the host was
+  // admitted.
   char* arena_ = nullptr;
   bool host_is_in_ = false;
-  std::map<uintptr_t, size_t> used_;  // of the arena
+  std::map<uintptr_t, size_t> used_;  // used parts of the arena
   std::map<void*, std::unique_ptr<char[]>> pinned_;
 };
 

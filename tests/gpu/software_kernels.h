@@ -13,7 +13,7 @@ namespace tf_hvd {
 
 struct SoftwareKernel {
   const char* name;
-  // What one thread of one block does.
+  // The work of one thread of one block.
   void (*tile)(const MoveArguments& arguments, int64_t tile, int thread,
                int threads);
   size_t input_bytes;  // of an element
@@ -36,7 +36,7 @@ inline const std::vector<SoftwareKernel>& SoftwareKernels() {
   return kernels;
 }
 
-// Null if there is none.
+// Null if there is no such kernel.
 inline const SoftwareKernel* FindSoftwareKernel(std::string_view name) {
   for (const SoftwareKernel& kernel : SoftwareKernels()) {
     if (kernel.name == name) return &kernel;

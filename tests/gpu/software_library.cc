@@ -1,6 +1,6 @@
-// A driver and an NCCL of software, to be opened as libcuda.so.1 and as
-// libnccl.so.2 by programs without TensorFlow. A process has two GPUs, or as
-// many as TF_HVD_SOFTWARE_GPUS says; other processes have others.
+// A software driver and NCCL, to be opened as libcuda.so.1 and as libnccl.so.2
+// by programs without TensorFlow. A process has two GPUs, or the number in
+// TF_HVD_SOFTWARE_GPUS; other processes have other GPUs.
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 namespace tf_hvd {
 namespace {
 
-// Never destroyed: the library's users may end later than it does.
+// Never destroyed: users of the library may end later.
 __attribute__((constructor)) void MakeMachine() {
   const char* const devices = std::getenv("TF_HVD_SOFTWARE_GPUS");
   auto* const gpu = new SoftwareGpu(devices == nullptr ? 2 : std::atoi(devices),
@@ -31,7 +31,8 @@ __attribute__((constructor)) void MakeMachine() {
 }  // namespace
 }  // namespace tf_hvd
 
-// By the host's clock: software has no other. Of no use but to run what asks.
+// Uses the host's clock, since software has no device clock. Only lets programs
+// run that need it.
 extern "C" __attribute__((visibility("default"))) int cuEventElapsedTime(
     float* milliseconds, CUevent_st* start, CUevent_st* end) {
   auto& gpu = tf_hvd::SoftwareGpu::Get();
@@ -44,7 +45,7 @@ extern "C" __attribute__((visibility("default"))) int cuEventElapsedTime(
   return 0;
 }
 
-// What programs that measure a driver ask of it beside the runtime's table.
+// Functions that measuring programs use in addition to the runtime's table.
 extern "C" __attribute__((visibility("default"))) int cuStreamQuery(
     CUstream_st* stream) {
   auto& gpu = tf_hvd::SoftwareGpu::Get();
@@ -55,7 +56,7 @@ extern "C" __attribute__((visibility("default"))) int cuStreamQuery(
   return 0;
 }
 
-// From memory that is not pinned: few bytes are taken at once.
+// From unpinned memory: the few bytes are copied at once.
 extern "C" __attribute__((visibility("default"))) int cuMemcpyHtoDAsync_v2(
     tf_hvd::CudaPointer to, const void* from, size_t bytes,
     CUstream_st* stream) {
@@ -76,7 +77,8 @@ extern "C" __attribute__((visibility("default"))) int cuMemcpyHtoDAsync_v2(
   return 0;
 }
 
-// What the kernel of spin_kernel.h does: no compiler for PTX is in here.
+// Does the work of the kernel in spin_kernel.h: there is no compiler for PTX
+// here.
 extern "C" __attribute__((visibility("default"))) int tf_hvd_software_spin(
     CUstream_st* stream, const volatile uint32_t* flag, uint64_t limit_ns) {
   auto& gpu = tf_hvd::SoftwareGpu::Get();
@@ -99,7 +101,7 @@ extern "C" __attribute__((visibility("default"))) int tf_hvd_software_spin(
   return 0;
 }
 
-// A process that has done what is wrong does not end well.
+// A process with faults must not exit successfully.
 __attribute__((destructor)) static void TellFaults() {
   const auto faults = tf_hvd::SoftwareGpu::Get().Faults();
   for (const std::string& fault : faults) {

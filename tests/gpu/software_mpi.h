@@ -1,7 +1,7 @@
 // SoftwareMpi: messages of a CUDA-aware MPI, for ranks of one process, on a
-// SoftwareGpu. It reads and writes the memory of devices on streams of its own,
-// late, which wait for no other. Who gives it memory that is not ready, or
-// waits for a message of another size, is found.
+// SoftwareGpu. It reads and writes device memory on its own streams, late, and
+// these wait for no other stream. It detects memory that is not ready, and
+// messages of a different size than expected.
 //
 // One thread.
 #ifndef TF_HVD_TESTS_GPU_SOFTWARE_MPI_H_
@@ -31,7 +31,7 @@ class SoftwareMpi {
     }
   }
 
-  // The table as rank `rank` sees it.
+  // The table for rank `rank`.
   const MpiApi* Api(int rank) {
     Rank& of = *ranks_[static_cast<size_t>(rank)];
     of.api.state = &of;
@@ -43,19 +43,19 @@ class SoftwareMpi {
   }
 
   size_t calls() const { return calls_; }
-  // Messages that nobody has received.
+  // Messages that have not been received.
   size_t left() const { return board_.size(); }
 
  private:
   using Bytes = std::vector<char>;
 
-  // What a call waits for, and does; see Test.
+  // The data that a call waits for and sends; see Test.
   struct Request {
-    std::string posts;  // key of what this rank gives; empty: nothing
+    std::string posts;  // key of this rank's message; empty: none
     std::shared_ptr<Bytes> given;
     size_t gives = 0;            // bytes
-    CUevent_st* read = nullptr;  // `given` is there
-    std::string awaits;          // key of what it gets; empty: nothing
+    CUevent_st* read = nullptr;  // `given` is complete
+    std::string awaits;          // key of the message to receive; empty: none
     void* to = nullptr;
     size_t gets = 0;  // bytes
     CUevent_st* written = nullptr;
@@ -125,7 +125,7 @@ class SoftwareMpi {
     return of.mpi->Post(&of, std::move(request), handle);
   }
 
-  // All of a rank's requests move on, as MPI's do.
+  // All requests of a rank progress, as in MPI.
   static int Test(void* state, MpiHandle* handle, int* done, int*) {
     Rank& of = Of(state);
     auto* const asked = static_cast<Request*>(handle->pointer);
@@ -139,20 +139,20 @@ class SoftwareMpi {
     return 0;
   }
 
-  // True if it has ended.
+  // Returns true if it has ended.
   bool MoveOn(Rank* of, Request* request) {
     if (!Fired(&request->read)) return false;
     if (request->given != nullptr) {
       Bytes& posted = board_[request->posts];
       posted = *std::exchange(request->given, nullptr);
-      posted.resize(request->gives);  // nothing was read: a fault
+      posted.resize(request->gives);  // nothing was read because of a fault
     }
     if (!request->awaits.empty()) {
       const auto found = board_.find(request->awaits);
       if (found == board_.end()) return false;
       if (found->second.size() != request->gets) {
         const std::lock_guard<std::mutex> lock(gpu_->mutex());
-        gpu_->Fault("a message is of another size than was waited for");
+        gpu_->Fault("a message has a different size than expected");
         found->second.resize(request->gets);
       }
       gpu_->Write(of->stream, request->to, std::move(found->second));

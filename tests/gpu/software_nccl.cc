@@ -17,7 +17,7 @@ constexpr int kSomeVersion = 22105;
 
 SoftwareNccl* library = nullptr;
 
-// Calls between ncclGroupStart and ncclGroupEnd of this thread.
+// Calls of this thread between ncclGroupStart and ncclGroupEnd.
 thread_local int group_depth = 0;
 thread_local std::vector<ncclComm*> group;
 
@@ -99,9 +99,9 @@ bool SoftwareNccl::Ready(ncclComm* comm) {
   return comm->all_here;
 }
 
-// In the order in which a device's streams get them, all communicators
-// together: kernels of NCCL that wait for each other on two devices, in
-// different order, stop both.
+// The order in which a device's streams get calls, over all communicators. If
+// two devices get them in different orders, kernels of NCCL wait for each other
+// and deadlock.
 void SoftwareNccl::CheckOrder(ncclComm* comm, size_t number) {
   auto& mine = launched_[comm->device];
   mine.emplace_back(comm->clique, number);
@@ -123,7 +123,7 @@ void SoftwareNccl::CheckOrder(ncclComm* comm, size_t number) {
                     b.begin())) {
       gpu_->Fault("devices " + std::to_string(comm->device) + " and " +
                   std::to_string(device) +
-                  " put NCCL's calls on their streams in different order");
+                  " enqueue NCCL's calls on their streams in different orders");
     }
   }
 }
@@ -150,8 +150,8 @@ void SoftwareNccl::Launch(ncclComm* comm, std::vector<Call> calls,
                      {}});
 }
 
-// The stream has come to the calls: from now on their outputs are written, and
-// what the inputs hold is told to the others.
+// The stream has reached the calls: from now on their outputs are written, and
+// the contents of the inputs are sent to the other ranks.
 void SoftwareNccl::Arrive(ncclComm* comm, size_t number,
                           const std::vector<Call>& calls, CUstream_st* stream) {
   const size_t ranks = comm->clique->ranks;
@@ -175,7 +175,7 @@ void SoftwareNccl::Arrive(ncclComm* comm, size_t number,
   board_->Post(key, part.Encode());
 }
 
-// All ranks' streams have come to the calls.
+// All ranks' streams have reached the calls.
 void SoftwareNccl::Finish(ncclComm* comm, size_t number,
                           const std::vector<Call>& calls, CUstream_st* stream) {
   const auto rank = static_cast<size_t>(comm->rank);
@@ -191,7 +191,7 @@ void SoftwareNccl::Finish(ncclComm* comm, size_t number,
     gpu_->Fault("ranks of a communicator make different calls: " +
                 parts.front().Describe() + " and " + parts.back().Describe());
   }
-  // All have read what was posted two launches ago.
+  // All ranks have read the data that was posted two launches ago.
   if (number >= 2) {
     board_->Remove(KeyOf(*comm, rank, std::to_string(number - 2)));
   }
@@ -266,8 +266,8 @@ struct SoftwareNcclCalls {
     }
     return 0;
   }
-  // Some calls are on the stream at once, others only after some looks, but on
-  // a communicator that blocks.
+  // Some calls are on the stream at once, others only after some queries,
+  // except on a blocking communicator.
   static int Begin(ncclComm* comm, CUstream_st* stream) {
     comm->looks_left = comm->blocking ? 0 : static_cast<int>(Gpu().Draw(3));
     if (comm->looks_left > 0) {

@@ -1,11 +1,11 @@
 // SoftwareNccl: NCCL on a SoftwareGpu's streams, between the devices of one
-// process or, with a board of files, of several. It really reduces.
+// process or, with a board of files, of several. It computes real results.
 // Communicators do not block: they are ready, and their calls are on the
-// streams, only some looks later. As of NCCL, ranks must make the same calls in
-// the same order, for all of their communicators together; who does not is
-// found, with the seed (between processes, the same calls).
+// streams, only after some queries. As in NCCL, ranks must make the same calls
+// in the same order across all of their communicators. Violations are reported
+// with the seed; between processes only different calls are detected.
 //
-// One at a time in a process, on a machine that lives longer. Any thread.
+// One at a time in a process, on a machine that outlives it. Any thread.
 #ifndef TF_HVD_TESTS_GPU_SOFTWARE_NCCL_H_
 #define TF_HVD_TESTS_GPU_SOFTWARE_NCCL_H_
 
@@ -37,17 +37,17 @@ class SoftwareNccl {
   // The table; valid as long as the process.
   static const NcclApi* Api();
 
-  // From now on the communicators of a device tell this error when asked.
+  // From now on the communicators of a device report this error when queried.
   void FailAsync(int device, int error);
   // ncclCommAbort of a device's communicators does not return before Release,
-  // which waits for them.
+  // which waits for the aborts.
   void HangAborts(int device);
   void Release();
-  // Aborts that were asked for.
+  // Number of requested aborts.
   int aborts();
-  // Launches of calls, of all devices together.
+  // Number of launches of calls, over all devices.
   size_t launches();
-  // Communicators that were made and are still there.
+  // Number of communicators that exist.
   size_t communicators();
 
  private:
@@ -74,19 +74,18 @@ class SoftwareNccl {
               CUstream_st* stream);
   void CheckOrder(ncclComm* comm, size_t number);
   bool Ready(ncclComm* comm);
-  // Where a rank's part in a launch is posted; that it is there at all without
-  // a number.
+  // Key of a rank's part in a launch; without a number, key of its existence.
   static std::string KeyOf(const ncclComm& comm, size_t rank,
                            const std::string& number);
   bool AllPosted(const ncclComm& comm, const std::string& number);
 
   SoftwareGpu* const gpu_;
-  // All below: guarded by the machine's lock.
+  // Guarded by the machine's lock:
   const std::unique_ptr<NcclBoard> board_;
   int next_id_ = 0;
   std::map<std::string, std::unique_ptr<Clique>> cliques_;
   std::vector<std::unique_ptr<ncclComm>> comms_;
-  // When streams of this process came to their parts, by key.
+  // When streams of this process reached their parts, by key.
   std::map<std::string, VectorClock> clocks_;
   std::map<int, std::vector<std::pair<Clique*, size_t>>>
       launched_;                 // by device
@@ -98,12 +97,12 @@ class SoftwareNccl {
 
 }  // namespace tf_hvd
 
-// What NCCL's handle points to: one rank's side of a clique.
+// The object behind NCCL's handle: one rank's side of a clique.
 struct ncclComm {
   tf_hvd::SoftwareNccl::Clique* clique = nullptr;
   int rank = 0;
   int device = 0;
-  int looks_left = 0;  // until what was called is under way
+  int looks_left = 0;  // until the call is in progress
   bool blocking = false;
   bool all_here = false;
   bool aborted = false;

@@ -12,7 +12,7 @@ namespace tf_hvd {
 
 struct SoftwareSums {
   const char* name;
-  // What one thread of one block does.
+  // The work of one thread of one block.
   void (*block)(const SumArguments& arguments, int64_t block, int64_t blocks,
                 int thread, int threads);
   size_t element_bytes;

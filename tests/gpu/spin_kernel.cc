@@ -5,8 +5,8 @@
 namespace tf_hvd {
 namespace {
 
-// Versions of PTX, and the architectures that they came with: a driver takes
-// the code for any older one, but not for all that are long gone.
+// Versions of PTX, and the architectures that they introduced: a driver accepts
+// the code for any older architecture, except for those no longer supported.
 const char* HeadFor(int capability) {
   if (capability >= 90) return ".version 7.8\n.target sm_90\n";
   if (capability >= 75) return ".version 6.3\n.target sm_75\n";

@@ -1,9 +1,9 @@
 // SpinKernel: a kernel that keeps a stream busy until a flag in pinned memory
-// is set, or so many nanoseconds are over, and with a flag that is set one that
-// does next to nothing: what the probes measure calls beside.
+// is set or a number of nanoseconds is over. With the flag already set it does
+// almost nothing. Probes measure calls while it runs.
 //
 // It is PTX, which the driver compiles: neither nvcc nor NVRTC is needed. The
-// software GPU has no compiler and offers what the kernel does as a function.
+// software GPU has no compiler and provides the kernel's work as a function.
 #ifndef TF_HVD_TESTS_GPU_SPIN_KERNEL_H_
 #define TF_HVD_TESTS_GPU_SPIN_KERNEL_H_
 
@@ -18,12 +18,12 @@ namespace tf_hvd {
 // The code for a compute capability: 90 for 9.0.
 std::string SpinCode(int capability);
 
-// The software GPU's function, by its name there.
+// The name of the software GPU's function.
 inline constexpr char kSoftwareSpin[] = "tf_hvd_software_spin";
 using SoftwareSpin = int (*)(CudaStream stream, const volatile uint32_t* flag,
                              uint64_t limit_ns);
 
-// A context is current in all of it.
+// A context must be current for all calls.
 class SpinKernel {
  public:
   // `software`: null on a real device.

@@ -1,6 +1,6 @@
-"""Runs parts, step by step: those without a result, until the time is over; each one is reported.
+"""Runs parts without results step by step until the time is over, and reports each one.
 
-Each step has a file (step_log.py), from which the next call goes on.
+Each step has a file (step_log.py), from which the next call continues.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from gpu_parts import Part
 from gpu_programs import Outcome
 from step_log import Entry, StepLog
 
-# Less than this is not enough to begin anything with; the rest of the time, s.
+# With less time than this left, nothing is started; also the reserve for the rest of a call, in s.
 LEAST = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """Its file is NUMBER-NAME.log."""
+    """A step. Its file is NUMBER-NAME.log."""
 
     name: str
     what: str
     parts: Callable[[Any], list[Part]]  # of a Runner
-    usual: float = LEAST  # what a part takes on a card: it is begun if so much is left, s
+    usual: float = LEAST  # usual time of a part on a GPU, s: the part starts if this much is left
 
 
 def tell(name: str, result: str, figure: str) -> None:
@@ -39,7 +39,7 @@ def tell(name: str, result: str, figure: str) -> None:
 
 
 class Runner:
-    """One call of it. `options`: budget, earlier, patience."""
+    """One call. `options`: budget, earlier, patience."""
 
     def __init__(
         self, options: argparse.Namespace, gpus: Gpus, steps: Sequence[Step], out: pathlib.Path
@@ -50,8 +50,8 @@ class Runner:
         self.out = out.resolve()
         self.began = time.monotonic()
         self.left: list[str] = []
-        self.most = math.inf  # that one part takes, s
-        # Steps to run; and of their parts these alone, and again.
+        self.most = math.inf  # limit for one part, s
+        # Steps to run; of their parts only these, even if done.
         self.asked: list[str] = [step.name for step in steps]
         self.named: set[str] = set()
 
@@ -77,13 +77,13 @@ class Runner:
         return float(self.options.budget) - (time.monotonic() - self.began)
 
     def why_not(self, step: Step, part: Part) -> str:
-        """What the part lacks."""
+        """The reason why the part cannot run."""
         if not self.gpus.names:
             return f"no GPU: {self.gpus.reason}"
         return part.missing
 
     def text(self) -> str:
-        """The report."""
+        """Return the report."""
         raise NotImplementedError
 
     def report(self) -> None:
@@ -93,7 +93,7 @@ class Runner:
         new.replace(self.out / "report.md")
 
     def take_earlier(self) -> None:
-        """What another call has left, where this one has nothing."""
+        """Copy results of an earlier call where this one has none."""
         self.out.mkdir(parents=True, exist_ok=True)
         if not self.options.earlier:
             return
@@ -102,7 +102,7 @@ class Runner:
                 shutil.copyfile(file, self.out / file.name)
 
     def run(self) -> int:
-        """1 if something that ran has failed."""
+        """Run all steps; return 1 if a part failed."""
         self.take_earlier()
         try:
             for step in self.steps():
@@ -153,7 +153,7 @@ class Runner:
         return outcome
 
     def dry_run(self) -> int:
-        """Says what `run` would do; nothing of it is begun."""
+        """Print what `run` would do, without starting anything."""
         for number, step in enumerate(self.known_steps, 1):
             if step.name not in self.asked:
                 continue

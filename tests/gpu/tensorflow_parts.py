@@ -31,18 +31,18 @@ def launcher_beside(python: str) -> str:
 
 @functools.cache
 def why_no_tensorflow() -> str:
-    """What this Python lacks; or nothing."""
+    """Return why this Python cannot run the parts; empty if it can."""
     asked = "import tensorflow as tf, tf_hvd; print(len(tf.config.list_physical_devices('GPU')))"
     code, output = call([sys.executable, "-c", asked], 300, {"TF_CPP_MIN_LOG_LEVEL": "2"})
     if code != 0:
         return f"no TensorFlow with tf_hvd in {sys.executable}"
     if closing_line(output) == "0":
         return "TensorFlow sees no GPU"
-    return "" if launcher_beside(sys.executable) else "there is no tf_hvd beside this Python"
+    return "" if launcher_beside(sys.executable) else "tf_hvd is not next to this Python"
 
 
 def launches(gpus: Gpus) -> Iterator[tuple[str, int, dict[str, str]]]:
-    """Kinds of jobs: what they are, ranks, settings. Two ranks share one GPU without NCCL."""
+    """Kinds of jobs: name, ranks, settings. Two ranks share one GPU without NCCL."""
     several = min(len(gpus.names), LARGEST_JOB)
     yield "1 rank", 1, {}
     if several > 1:
@@ -51,10 +51,10 @@ def launches(gpus: Gpus) -> Iterator[tuple[str, int, dict[str, str]]]:
 
 
 def of_this_python(gpus: Gpus, folder: pathlib.Path) -> list[Part]:
-    """All of them, with TensorFlow and the wheel as they are installed."""
+    """All parts, with the installed TensorFlow and wheel."""
     missing, launcher = why_no_tensorflow(), launcher_beside(sys.executable)
     found: list[Part] = []
-    no_pytest = "" if importlib.util.find_spec("pytest") else "there is no pytest"
+    no_pytest = "" if importlib.util.find_spec("pytest") else "pytest is not installed"
     for kind, ranks, environment in launches(gpus):
         programs = [launcher, sys.executable]
         found.append(op_tests(kind, programs, ranks, environment, missing or no_pytest))
@@ -68,7 +68,7 @@ def op_tests(
     kind: str, programs: list[str], ranks: int, environment: dict[str, str], missing: str = "",
     limit: float = 1200,
 ) -> Part:  # fmt: skip
-    """The tests of collectives, by pytest; not by way of the host, NCCL rounds half precisions."""
+    """The tests of collectives by pytest. NCCL rounds half-precision sums on GPUs."""
     launcher, python = programs
     files = [f"python/parallel/{name}_test.py" for name in software_device_files()]
     command = [launcher, "run", "-np", str(ranks), python, "-m", "pytest"]
@@ -81,7 +81,7 @@ def op_tests(
 
 
 def software_device_files() -> list[str]:
-    """The tests of the Python layer that the software GPU runs too."""
+    """The tests of the Python layer that the software GPU also runs."""
     text = (ROOT / "tests" / "gpu" / "software_device_test.py").read_text()
     for node in ast.parse(text).body:
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "FILES":
@@ -93,7 +93,7 @@ def images(
     kind: str, launcher: str, ranks: int, environment: dict[str, str], folder: pathlib.Path,
     own_gpus: bool = False, missing: str = "", limit: float = 600,
 ) -> Part:  # fmt: skip
-    """`tf_hvd bench --training`, with a timeline in the folder."""
+    """Run `tf_hvd bench --training`, with a timeline in the folder."""
     timeline = folder / f"timeline-{ranks}.json"
     command = [launcher, "run", "-np", str(ranks)]
     if own_gpus:
@@ -106,7 +106,7 @@ def images(
 
 
 def read_training(ranks: int, code: int, output: str) -> Outcome:
-    """What `tf_hvd bench --json` has measured."""
+    """Read the measurements of `tf_hvd bench --json`."""
     times = training_times(output) if code == 0 else None
     if times is None:
         return Outcome("failed", closing_line(output), output)
@@ -120,7 +120,7 @@ def read_training(ranks: int, code: int, output: str) -> Outcome:
 
 
 def training_times(output: str) -> dict[str, float] | None:
-    """The times in the JSON object that the output ends with; s."""
+    """The times in the JSON object at the end of the output, in s."""
     start = output.find("{")
     while start >= 0:
         try:

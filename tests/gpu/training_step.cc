@@ -14,7 +14,7 @@
 namespace tf_hvd {
 namespace {
 
-// In which tensors are put together; less than the last bucket has.
+// Size of the staging memory; less than the last bucket.
 constexpr size_t kStagingBytes = size_t{64} << 10;
 
 // Elements of each gradient, by bucket.
@@ -34,7 +34,7 @@ std::string Floats(int64_t count, float value) {
   return Bytes(std::vector<float>(static_cast<size_t>(count), value));
 }
 
-// One rank's tensors, and its steps.
+// One rank's tensors and its steps.
 class Training {
  public:
   explicit Training(DeviceRank* rank) : rank_(rank) {}
@@ -60,7 +60,7 @@ class Training {
 
   Status Step(int number) {
     std::vector<Reply> replies;
-    // As the backward pass: what it makes first is reduced first.
+    // As in the backward pass: the first computed gradients are reduced first.
     for (size_t i = 0; i < buckets_.size(); ++i) {
       for (const DeviceTensor& tensor : buckets_[i]) {
         TF_HVD_RETURN_IF_ERROR(Make(tensor));
@@ -81,7 +81,7 @@ class Training {
     return Status::Ok();
   }
 
-  // What the last step has left.
+  // Checks the results of the last step.
   Status Check() {
     const auto ranks = static_cast<float>(rank_->size());
     for (const auto& bucket : buckets_) {

@@ -13,16 +13,16 @@ CompiledCall ACall() {
   CompiledCall call;
   call.set = 3;
   call.name = std::string("step/\"g\" \xc3\xa9\n") + '\0';
-  call.error = "there is no such thing";
+  call.error = "invalid argument";
   call.request.kind = OpKind::kAllgather;
   call.request.compiled = true;
   call.request.tensors.push_back({DType::kBfloat16, {4, 0, 7}, "w/kernel:0"});
   return call;
 }
 
-// It stands in an attribute of XLA's, whose quotes and escapes it must not
-// need.
-TEST(CompiledCall, IsLettersAndDigitsAndComesBack) {
+// It is stored in an XLA attribute and must not need the attribute's quotes or
+// escapes.
+TEST(CompiledCall, IsAlphanumericAndRoundTrips) {
   const CompiledCall call = ACall();
   const std::string text = EncodeCall(call);
   EXPECT_TRUE(std::all_of(text.begin(), text.end(), [](char letter) {
@@ -36,7 +36,7 @@ TEST(CompiledCall, IsLettersAndDigitsAndComesBack) {
   EXPECT_EQ(decoded.request, call.request);
 }
 
-TEST(CompiledCall, WhatIsCutOrNoCallIsAnError) {
+TEST(CompiledCall, TruncatedAndInvalidCallsAreErrors) {
   const std::string text = EncodeCall(ACall());
   CompiledCall decoded;
   for (size_t size = 0; size < text.size(); ++size) {

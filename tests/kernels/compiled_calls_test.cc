@@ -1,4 +1,4 @@
-// Calls of compiled steps on a CPU, whose memory XLA takes back when it likes.
+// Calls of compiled steps on a CPU, with memory that XLA may free at any time.
 #include "kernels/xla/compiled_calls.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ class Step {
           return Status::Ok();
         })) {}
 
-  // In place in `tensor`, which is its ticket, too.
+  // In place in `tensor`, which is also its ticket.
   void Start(const std::string& name, std::vector<float>* tensor,
              OpKind kind = OpKind::kAllreduce,
              std::vector<float>* output = nullptr) {
@@ -62,7 +62,7 @@ class Step {
   std::string encoded_;
 };
 
-// Calls `rest` where XLA is told of a call's end, and runs the rest of the
+// Calls `rest` when a call's end is reported to XLA, to run the rest of the
 // step. Rank 0 waits for that end before rank 1 has made the call.
 void RunRest(const std::function<void(Rank& rank)>& rest) {
   std::promise<void> waits;
@@ -84,8 +84,8 @@ void RunRest(const std::function<void(Rank& rank)>& rest) {
   });
 }
 
-// As on XLA's own threads, one of which may be faster: or ranks' weights would
-// differ in denormals.
+// As on XLA's own threads, one of which may be faster: otherwise the ranks'
+// weights would differ in denormals.
 TEST(CompiledCalls, TheRestOfAStepFlushesDenormals) {
   RunRest([](Rank& rank) {
     if (rank.rank() == 1) return;  // perhaps on the test's own thread
@@ -94,17 +94,18 @@ TEST(CompiledCalls, TheRestOfAStepFlushesDenormals) {
   });
 }
 
-// That was the thread which moves data and answers the other ranks.
-TEST(CompiledCalls, TheRestOfAStepKeepsNoOtherCollective) {
+// The rest used to run on the thread that moves data and answers the other
+// ranks.
+TEST(CompiledCalls, TheRestOfAStepDelaysNoOtherCollective) {
   RunRest([](Rank& rank) {
     std::vector<float> b(100'000, 1);
     EXPECT_TRUE(rank.Allreduce("b", &b).status().ok());
   });
 }
 
-// The memory of the others was freed and written to all the same; and when the
-// step was made again, they were duplicates.
-TEST(CompiledCalls, AFailedStepLeavesItsOtherCallsACopy) {
+// Their memory used to be freed but still written to, and they were duplicated
+// when the step ran again.
+TEST(CompiledCalls, CallsOfAFailedStepContinueWithACopy) {
   std::promise<void> freed;
   const auto when_freed = freed.get_future().share();
   Job job({2});

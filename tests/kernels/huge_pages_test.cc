@@ -13,8 +13,8 @@ namespace {
 
 constexpr size_t kBytes = size_t{64} << 20;
 
-// Whether the mapping that holds the address is marked for huge pages; what
-// /proc says of it.
+// The flags in /proc of the mapping that contains the address: whether it is
+// marked for huge pages.
 std::string FlagsOf(const void* address) {
   const auto wanted = reinterpret_cast<uintptr_t>(address);
   std::ifstream maps("/proc/self/smaps");
@@ -43,7 +43,7 @@ TEST(HugePages, LargeMemoryIsMarkedAndSmallIsNot) {
   const std::string before = FlagsOf(data + kBytes / 8);
   if (before.empty() || madvise(data, 0, MADV_HUGEPAGE) != 0) {
     munmap(memory, kBytes);
-    GTEST_SKIP() << "this system has no huge pages, or does not tell";
+    GTEST_SKIP() << "this system has no huge pages, or does not report them";
   }
   EXPECT_EQ(before.find(" hg "), std::string::npos) << before;
   AdviseHugePages(data + 1, kBytes - 2);
@@ -54,7 +54,7 @@ TEST(HugePages, LargeMemoryIsMarkedAndSmallIsNot) {
   munmap(memory, kBytes);
 }
 
-TEST(HugePages, NothingForNothing) { AdviseHugePages(nullptr, kBytes); }
+TEST(HugePages, NullIsIgnored) { AdviseHugePages(nullptr, kBytes); }
 
 }  // namespace
 }  // namespace tf_hvd

@@ -1,22 +1,21 @@
-"""Tests that a flaw in the code is noticed."""
+"""Tests that a flaw in the code is detected."""
 
 load("@tensorflow//:defs.bzl", "TF_PYTHON")
 load("//build_defs:tf_hvd.bzl", "tf_hvd_cc_test")
 
 def mutant_test(name, source, deps, srcs = [], table = "mutants.toml", **kwargs):
-    """Builds a copy of one source file with a flaw, and the test that fails without noticing it.
+    """Builds a copy of one source file with a flaw, and a test that fails unless the flaw is detected.
 
-    The copy's objects come before the library's, of which the linker then
-    takes the others only: nothing else is compiled again.
+    The copy's objects come before the library's, so the linker takes only the other objects from
+    the library, and nothing else is recompiled.
 
     Args:
-      name: of the flaw in the table.
-      source: label of the file that has it.
-      deps: of the test; the library that the source belongs to is one of them,
-        or of theirs.
-      srcs: of the test, where it is in none of these.
-      table: of flaws; see mutate.py.
-      **kwargs: cc_test's.
+      name: name of the flaw in the table.
+      source: label of the file with the flaw.
+      deps: dependencies of the test, directly or indirectly including the source's library.
+      srcs: the test's sources, if they are in none of `deps`.
+      table: table of flaws; see mutate.py.
+      **kwargs: passed to cc_test.
     """
     copy = "mutants/%s/%s" % (name, source.split(":")[1].split("/")[-1])
     native.genrule(
@@ -43,9 +42,9 @@ def mutant_tests(flaws, of, **kwargs):
     """A mutant_test for each flaw.
 
     Args:
-      flaws: the source file of each, by its name.
-      of: what the label of a source begins with.
-      **kwargs: mutant_test's, for all of them.
+      flaws: each flaw's source file, by the flaw's name.
+      of: prefix of the sources' labels.
+      **kwargs: passed to each mutant_test.
     """
     for name, source in flaws.items():
         mutant_test(name = name, source = of + source, **kwargs)

@@ -1,7 +1,7 @@
-"""Writes a copy of a source file with one known flaw in it.
+"""Write a copy of a source file with one known flaw.
 
-A copy is made only if the text to be replaced is in the file exactly once: who changes
-that text must look at the flaw again.
+A copy is made only if the text to be replaced occurs exactly once in the file. A change of
+that text therefore requires a check of the flaw.
 """
 
 import argparse
@@ -12,10 +12,16 @@ import tomllib
 
 
 def mutate(table: pathlib.Path, name: str, source: pathlib.Path) -> str:
-    """Gives the text of `source` with the flaw `name` of the table in it.
+    """Return the text of `source` with the table's flaw `name` applied.
 
-    The table has for each flaw its `source`, the text that is `sound`, and what is there
-    instead, `flawed`.
+    Args:
+        table: TOML file with a section for each flaw: its `source` file, the `sound` text and the
+            `flawed` text that replaces it.
+        name: section of the table.
+        source: file to apply the flaw to.
+
+    Raises:
+        ValueError: unknown flaw, wrong source, or the text does not occur exactly once.
     """
     flaws = tomllib.loads(table.read_text(encoding="utf-8"))
     if name not in flaws:
@@ -23,17 +29,18 @@ def mutate(table: pathlib.Path, name: str, source: pathlib.Path) -> str:
     flaw = flaws[name]
     text = source.read_text(encoding="utf-8")
     if source.name != flaw["source"]:
-        raise ValueError(f"{name} is a flaw of {flaw['source']}, not of {source.name}")
+        raise ValueError(f"{name} is a flaw in {flaw['source']}, not in {source.name}")
     count = text.count(flaw["sound"])
     if count != 1:
         raise ValueError(
-            f"{name}: the text to replace is {count} times in {source}, not once:\n{flaw['sound']}"
+            f"{name}: the text to replace occurs {count} times in {source}, not once:\n"
+            f"{flaw['sound']}"
         )
     return text.replace(flaw["sound"], flaw["flawed"])
 
 
 def main() -> None:
-    """Reads the command line and writes the copy."""
+    """Read the command line and write the copy."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("table", type=pathlib.Path)
     parser.add_argument("mutant")

@@ -1,8 +1,9 @@
-"""Several machines on one: each has its own network, host name, processes, /dev/shm, clock, sshd.
+"""Simulates several machines, each with its own network, host name, processes, clock and sshd.
 
-A node is a tree of processes in namespaces of its own; veth pairs join the nodes at a bridge
-that is in a namespace of its own too, so that nothing of this machine's network is touched.
-Needs root and what `why_not` looks for.
+A node is a tree of processes in separate namespaces, with its own /dev/shm. Pairs of veth devices
+connect the nodes to a bridge in another namespace, so this machine's network is not changed.
+
+It needs root and the tools that `why_not` checks. Usage::
 
     python tests/nodes/cluster.py --nodes alpha,beta --rate 1gbit -- COMMAND
 """
@@ -27,13 +28,13 @@ TOOLS = ("unshare", "nsenter", "ip", "tc", "mount", "ssh", "ssh-keygen")
 SSHD = "/usr/sbin/sshd"
 START_LIMIT = 200
 CLOCKS_APART = 3600
-"""Seconds between the clocks of a node and the next."""
+"""Seconds between the clocks of two consecutive nodes."""
 
 
 def why_not() -> str:
     """Why this machine cannot have nodes; empty if it can."""
     if os.geteuid() != 0:
-        return "only root may make namespaces"
+        return "only root can create namespaces"
     missing = [tool for tool in TOOLS if not shutil.which(tool)]
     missing += [SSHD] if not os.access(SSHD, os.X_OK) else []
     if missing:
@@ -55,31 +56,31 @@ class Node:
     name: str
     address: str
     init: int
-    """The process id, out here, of the node's first process."""
+    """The process id, in this machine's namespace, of the node's first process."""
     switch: int
-    """That of the process that holds the bridge's namespace."""
+    """The id of the process that holds the bridge's namespace."""
 
     def command(self, command: Sequence[str]) -> list[str]:
-        """`command` as it is started in this node, in the current folder."""
+        """The command line that runs `command` in this node, in the current folder."""
         namespaces = ["-t", str(self.init), "-m", "-u", "-i", "-n", "-p", "-T"]
         return ["nsenter", *namespaces, "--", "env", "-C", os.getcwd(), *command]
 
     def sent_bytes(self) -> int:
-        """What has left by its cable since it was plugged in."""
+        """The bytes sent over its cable since it was plugged in."""
         lines = subprocess.check_output(self.command(["cat", "/proc/net/dev"]), text=True)
         return int(lines.split("eth0:")[1].split()[8])
 
     def lose(self) -> None:
-        """All of its processes are gone at once, as when the power fails."""
+        """Kill all of its processes at once, as in a power failure."""
         os.kill(self.init, signal.SIGKILL)
 
     def unplug(self) -> None:
-        """Its cable carries nothing any more."""
+        """Stop all traffic on its cable."""
         _run(*_in_network(self.switch), "ip", "link", "set", self.port, "down")
 
     @property
     def port(self) -> str:
-        """Its cable's end at the bridge; a name there has at most 15 letters."""
+        """The name of its cable's end at the bridge, at most 15 characters."""
         return f"to-{self.address}"
 
 
@@ -93,7 +94,7 @@ def _children(process: int) -> list[int]:
 
 
 def wait_until(done: Callable[[], object], what: str) -> None:
-    """Waits for what is being started, which `what` names in the error if it never is."""
+    """Wait until something has started; `what` names it in the error after the time limit."""
     deadline = time.monotonic() + START_LIMIT
     while not done():
         if time.monotonic() > deadline:
@@ -102,7 +103,7 @@ def wait_until(done: Callable[[], object], what: str) -> None:
 
 
 def _write_keys(folder: pathlib.Path, addresses: dict[str, str]) -> None:
-    """One key for all users, one for all hosts: they live as long as the cluster."""
+    """Write one key for all users and one for all hosts, valid only for this cluster."""
     for key in ("key", "host_key"):
         _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", key, "-f", folder / key)
     hosts = [f"{address} {name}" for name, address in addresses.items()]
@@ -132,7 +133,7 @@ def _start_node(
     ends: contextlib.ExitStack, name: str, place: int, switch: int, folder: pathlib.Path
 ) -> Node:
     namespaces = ["--net", "--uts", "--ipc", "--mount", "--propagation", "private", "--pid"]
-    # As on machines that were started at different times, its clock is its own.
+    # Its clock differs, as on machines that were started at different times.
     namespaces += ["--time", "--monotonic", str(place * CLOCKS_APART)]
     address = _address(place)
     process = subprocess.Popen(
@@ -140,7 +141,7 @@ def _start_node(
         start_new_session=True,
     )
     ends.callback(process.wait)
-    ends.callback(process.kill)  # and with it, by --kill-child, all that is in the node
+    ends.callback(process.kill)  # --kill-child also ends all processes of the node
     wait_until(lambda: _children(process.pid), name)
     return Node(name, address, _children(process.pid)[0], switch)
 
@@ -150,7 +151,7 @@ def _plug_in(node: Node, rate: str) -> None:
     peer = ["type", "veth", "peer", "name", "eth0", "netns", str(node.init)]
     _run(*within, "ip", "link", "add", port, *peer)
     _run(*within, "ip", "link", "set", port, "master", "bridge", "up")
-    if rate:  # of what goes to the node, and of what it sends
+    if rate:  # for traffic to the node and from it
         shape = ["root", "tbf", "rate", rate, "burst", "256kb", "latency", "100ms"]
         _run(*within, "tc", "qdisc", "add", "dev", port, *shape)
         _run(*node.command(["tc", "qdisc", "add", "dev", "eth0", *shape]))
@@ -158,12 +159,12 @@ def _plug_in(node: Node, rate: str) -> None:
 
 @contextlib.contextmanager
 def cluster(names: Sequence[str], rate: str = "") -> Iterator[dict[str, Node]]:
-    """Nodes of these names, by name; gone at the end with all that runs there.
+    """A context with nodes, by name; at its end, all their processes are killed.
 
     Args:
         names: host names.
-        rate: what each cable carries in each direction, as tc writes it ("1gbit"); else
-            what the processors do.
+        rate: bandwidth of each cable in each direction, in tc's format ("1gbit"); empty for no
+            limit.
     """
     with contextlib.ExitStack() as ends:
         folder = pathlib.Path(tempfile.mkdtemp(prefix="nodes-"))
@@ -181,10 +182,12 @@ def cluster(names: Sequence[str], rate: str = "") -> Iterator[dict[str, Node]]:
 
 
 def main() -> int:
-    """Runs a command in the first node."""
+    """Run a command in the first node."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--nodes", default="alpha,beta", help="their names")
-    parser.add_argument("--rate", default="", help="of each cable, as 1gbit; else no limit")
+    parser.add_argument(
+        "--rate", default="", help="bandwidth of each cable, for example 1gbit (default: no limit)"
+    )
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
     reason = why_not()

@@ -1,4 +1,4 @@
-"""Elastic jobs on several machines, of which one is lost or falls silent, and another one comes."""
+"""Elastic jobs on several machines: a machine is lost or unreachable, and another one joins."""
 
 import os
 import re
@@ -40,7 +40,7 @@ def train(state):
             place = f"{sampler.epoch}.{sampler.position // 40}"
             if hvd.rank() == 0:
                 open(os.path.join(folder, place), "w").close()
-            # One machine is lost in the first epoch, and one comes in the second.
+            # One machine is lost in the first epoch, and one joins in the second.
             waits = {"0.1": "lost", "1.1": "come"}.get(place)
             while waits and not os.path.exists(os.path.join(folder, waits)):
                 time.sleep(0.02)
@@ -77,7 +77,7 @@ def has_agent(node):
 
 @pytest.fixture
 def run_beside(run_to_end):
-    """Runs a job to its good end, and something beside it; returns the output."""
+    """Runs a job to its successful end, with a function in parallel; returns the output."""
 
     def run(beside, command, environment):
         thread = threading.Thread(target=beside)
@@ -91,7 +91,7 @@ def run_beside(run_to_end):
 
 
 @pytest.mark.parametrize("family", ["openmpi", "mpich"])
-def test_a_machine_is_lost_and_another_one_comes(family, tmp_path, run_beside, mpi_library):
+def test_machine_is_lost_and_another_joins(family, tmp_path, run_beside, mpi_library):
     meeting, hosts = tmp_path / "meeting", tmp_path / "hosts"
     hosts.write_text("alpha:1\nbeta:1\n")
     script = tmp_path / "discover"
@@ -108,8 +108,8 @@ def test_a_machine_is_lost_and_another_one_comes(family, tmp_path, run_beside, m
             (meeting / "lost").touch()
             machines.wait_until((meeting / "1.1").exists, "the second epoch")
             hosts.write_text("alpha:1\nbeta:1\ngamma:1\n")
-            machines.wait_until(lambda: has_agent(nodes["gamma"]), "the way to gamma")
-            time.sleep(1)  # it answers, and the ranks are told
+            machines.wait_until(lambda: has_agent(nodes["gamma"]), "the connection to gamma")
+            time.sleep(1)  # it answers, and the ranks are notified
             (meeting / "come").touch()
 
         output = run_beside(change, nodes["alpha"].command(command), environment)
@@ -149,9 +149,9 @@ os.write(1, (" ".join(map(str, says)) + chr(10)).encode())
 """
 
 
-# Under one MPI: what notices it is ours, and takes as long as the limits.
-def test_a_machine_falls_silent(tmp_path, run_beside, mpi_library):
-    """No connection ends by that, of MPI or of the store: nobody says that it is gone."""
+# Under one MPI, because tf_hvd detects it, and the limits take long.
+def test_machine_becomes_unreachable(tmp_path, run_beside, mpi_library):
+    """No connection of MPI or of the store ends, so its loss is not reported."""
     meeting = tmp_path / "meeting"
     limits = {
         "HOROVOD_STALL_CHECK_TIME_SECONDS": "5",
@@ -168,4 +168,4 @@ def test_a_machine_falls_silent(tmp_path, run_beside, mpi_library):
 
         output = run_beside(unplug, nodes["alpha"].command(command), environment)
     assert re.findall("^end .*", output, re.MULTILINE) == ["end 0 1 alpha 40"], output
-    assert "beta cannot be reached, and is left out" in output, output
+    assert "beta cannot be reached and is excluded" in output, output

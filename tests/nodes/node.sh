@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The first process of a node: names it, gives it what a machine has of its own,
-# waits for its cable, starts its ssh server, and then reaps what is left to it.
+# The first process on a node: sets its host name, mounts its own file systems,
+# waits for its cable, starts its ssh server, and then reaps orphaned processes.
 #   node.sh <name> <address> <the cluster's folder>
 set -euo pipefail
 name=$1 address=$2 folder=$3
@@ -21,8 +21,8 @@ until ip link show eth0 >/dev/null 2>&1; do sleep 0.02; done
 ip link set lo up
 ip address add "${address}/24" dev eth0
 ip link set eth0 up
-# Processes here have numbers that those of other nodes have too, and what they
-# leave in the temporary folder is known by them.
+# Nodes reuse the same process ids, which name files in the temporary folder, so
+# each node has its own.
 /usr/sbin/sshd -f /dev/null -h "${folder}/host_key" -o PidFile=none -o UsePAM=no \
   -o PermitRootLogin=prohibit-password -o MaxStartups=100 -o SetEnv=TMPDIR=/run/sshd
 touch "${folder}/${name}.up"

@@ -1,7 +1,7 @@
-"""Jobs on several machines: what they are told, what travels between them, what is lost.
+"""Jobs on several machines: their environment, their traffic, and failures.
 
-The machines are namespaces of this one (cluster.py). Where they cannot be had the tests are
-skipped, with the reason.
+The machines are namespaces of this one (cluster.py). If they cannot be created, the tests are
+skipped with the reason.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ import os, socket, sys, time
 import tensorflow as tf
 import tf_hvd as hvd
 
-# Limits that a test makes short count for init as well, and imports take long.
+# Short limits apply to init as well, and imports take long.
 if meeting := os.environ.get("MEETING"):
     os.makedirs(f"{meeting}/{socket.gethostname()}.{os.getpid()}")
     while len(os.listdir(meeting)) < 4:
@@ -77,7 +77,7 @@ def job(tmp_path, run_to_end, mpi_library):
         command += [sys.executable, str(script), *arguments]
         library = {"TF_HVD_MPI_LIBRARY": str(mpi_library(family)), "TF_CPP_MIN_LOG_LEVEL": "2"}
         inside = next(iter(nodes.values())).command(command)
-        # In that mode programs_run.py would not find the modules beside it.
+        # In that mode programs_run.py would not find the modules in its folder.
         ours = {name: text for name, text in os.environ.items() if name != "PYTHONSAFEPATH"}
         return run_to_end(inside, {**ours, **library, **environment}, LIMIT)
 
@@ -85,7 +85,7 @@ def job(tmp_path, run_to_end, mpi_library):
 
 
 def said(output):
-    """What each rank has said, by rank."""
+    """The lines of each rank, by rank."""
     lines = re.findall(r"^<(\d+)> (.*)$", output, re.MULTILINE)
     return {rank: [text for r, text in lines if int(r) == rank] for rank in range(5)}
 
@@ -117,8 +117,8 @@ say(socket.gethostname(), *(os.environ.get(name, "-") for name in names))
 
 
 @pytest.mark.parametrize("family", ["openmpi", "mpich"])
-def test_the_environment_goes_along(job, three_nodes, family):
-    """LR=0.1 was seen on the first machine alone under Open MPI: another training there."""
+def test_environment_is_sent_to_other_machines(job, three_nodes, family):
+    """Under Open MPI only the first machine had LR=0.1, so the others trained differently."""
     environment = {"LR": "0.1 0.2", "HOSTNAME": "here", "CUDA_VISIBLE_DEVICES": "3"}
     options = ["-x", "GIVEN=a=b"]
     code, output = job(
@@ -134,7 +134,7 @@ def test_the_environment_goes_along(job, three_nodes, family):
 
 
 @pytest.mark.parametrize("hosts", ["alpha:2,beta:1", "alpha:2,beta:2,gamma:1"])
-def test_random_programs_give_what_numpy_gives(job, three_nodes, hosts):
+def test_random_programs_match_numpy(job, three_nodes, hosts):
     program = PARALLEL / "programs_run.py"
     arguments = ["--programs", "10", "--seed", "31"]
     code, output = job(three_nodes, hosts, program, arguments=arguments)
@@ -155,7 +155,7 @@ say(round((sent() - before) / (4 * 16 * 2**20), 2))
 
 
 def test_each_byte_of_an_allreduce_crosses_once_per_machine(job, three_nodes):
-    """Not once per rank; what is above 1 are the headers of the packets."""
+    """Not once per rank. The part above 1 is packet headers."""
     code, output = job(three_nodes, "alpha:2,beta:2", TRAFFIC)
     assert code == 0, output
     shares = [float(text) for lines in said(output).values() for text in lines]
@@ -187,8 +187,8 @@ say("reducescatter", share)
 """
 
 
-def test_what_of_other_collectives_crosses(job, three_nodes):
-    """As tensors of one rank: all that a machine has, once, and what the other one is to get."""
+def test_traffic_of_other_collectives(job, three_nodes):
+    """In tensors of one rank: a machine's data cross once, and only data that the other needs."""
     code, output = job(three_nodes, "alpha:2,beta:2", OTHER_TRAFFIC)
     assert code == 0, output
     for rank, lines in said(output).items():
@@ -206,13 +206,13 @@ for _ in range(9):
     hvd.allreduce(tf.ones([10]), name="early")
     if hvd.rank() == 1:
         time.sleep(0.1)
-    marks.append(time.time_ns())  # one clock on all of these machines
+    marks.append(time.time_ns())  # these machines share this clock
     hvd.allreduce(tf.ones([10]), name="late")
 say(time.monotonic(), *marks)
 """
 
 
-def test_who_is_late_is_known_where_clocks_are_hours_apart(job, three_nodes, tmp_path):
+def test_late_rank_is_found_with_clocks_hours_apart(job, three_nodes, tmp_path):
     trace = tmp_path / "trace.json"
     code, output = job(
         three_nodes, "alpha:1,beta:1,gamma:1", STEPS, options=["--timeline", str(trace)]
@@ -233,13 +233,13 @@ def test_who_is_late_is_known_where_clocks_are_hours_apart(job, three_nodes, tmp
         abs(step.late[1] - (marks[1][number] - min(marks[0][number], marks[2][number])))
         for number, step in enumerate(found.steps.steps)
     ]
-    # Of 100 ms, in the best step: a call that comes after a sleep begins a millisecond late itself.
+    # Of 100 ms, in the best step: a call after a sleep begins about a millisecond late.
     assert min(off) < 5_000_000
 
 
 @contextlib.contextmanager
 def seen(node, path, text, folder):
-    """A file has another text there for a while, and a folder is empty (`text` is None)."""
+    """A context in which a node sees other text in a file, or an empty folder (`text` is None)."""
     other = folder / "other"
     if text is None:
         mount = ["mount", "-t", "tmpfs", "tmpfs", str(path)]
@@ -261,7 +261,7 @@ def in_site_packages(package, name):
 
 KEYS = pathlib.Path.home() / ".ssh"
 PROGRAMS = pathlib.Path(sys.prefix) / "bin"
-SAME = "all hosts need it at the same place"
+SAME = "all hosts need it at the same path"
 
 
 @pytest.mark.parametrize(
@@ -290,8 +290,8 @@ SAME = "all hosts need it at the same place"
         ("beta", PROGRAMS, None, f"no Open MPI at {PROGRAMS}/mpirun there; {SAME}"),
     ],
 )
-def test_what_a_host_lacks_is_one_line(job, three_nodes, tmp_path, where, path, change, told):
-    """Nobody looked, and ssh's reason was lost in a page about daemons and firewalls."""
+def test_missing_requirement_is_one_line(job, three_nodes, tmp_path, where, path, change, told):
+    """It was not checked, and ssh's error was lost in a page about daemons and firewalls."""
     text = change(path.read_text()) if callable(change) else change
     with seen(three_nodes[where], path, text, tmp_path):
         code, output = job(three_nodes, "alpha:1,beta:1", SHOW)
@@ -308,8 +308,10 @@ def test_the_keras_example_on_two_machines(extras, job, three_nodes):
 
 
 @pytest.mark.parametrize("family", ["openmpi", "mpich"])
-def test_spaces(three_nodes, run_to_end, mpi_library, tmp_path, monkeypatch, family):
-    """The environment, the folder, the program and its arguments: ssh and shells are between."""
+def test_spaces_in_paths_and_arguments(
+    three_nodes, run_to_end, mpi_library, tmp_path, monkeypatch, family
+):
+    """In the environment, folder, program and arguments, which pass through ssh and shells."""
     folder = tmp_path / "a folder"
     folder.mkdir()
     (folder / "an env").symlink_to(sys.prefix)
@@ -337,25 +339,26 @@ def test_a_host_without_the_current_folder(job, three_nodes, tmp_path, monkeypat
     assert (code, output.strip()) == (2, f"tf_hvd run: host beta: no folder {here} there; {SAME}")
 
 
-def test_hosts_that_cannot_be_reached_are_a_line_each(job, three_nodes):
+def test_each_unreachable_host_has_a_line(job, three_nodes):
     hosts = "alpha:1,delta:1,beta:1"
     code, output = job(three_nodes, hosts, SHOW, options=["-p", "2222"])
     assert code == 2, output
     first, second = output.strip().splitlines()
     assert "host delta: ssh: Could not resolve hostname delta: " in first
-    assert re.fullmatch("host beta: ssh: .* refused; is an ssh server .*-p PORT.*", second)
+    refused = "tf_hvd run: host beta: ssh: .* refused; check that an SSH server .*-p PORT.*"
+    assert re.fullmatch(refused, second)
 
 
 @pytest.fixture
 def two_nodes(available):
-    """For tests that break them."""
+    """Two nodes for tests that break them."""
     with machines.cluster(["alpha", "beta"]) as nodes:
         yield nodes
 
 
 @pytest.fixture
 def once_running(tmp_path):
-    """Does something as soon as four ranks run; where they say so is what it returns."""
+    """Calls functions once four ranks run; returns the folder in which ranks report that."""
     threads, done = [], []
 
     def wait_and_do(action):
@@ -387,7 +390,7 @@ try:
         hvd.allreduce(tensor, op=hvd.Sum)
 except tf.errors.UnknownError as error:
     say("told:", error.message.replace(chr(10), " "))
-    # The launcher ends the others when the first has ended.
+    # The launcher ends the other ranks when the first has ended.
     open(f"{sys.argv[1]}/told.{hvd.rank()}", "w").close()
     while hvd.rank() < 2 and not all(os.path.exists(f"{sys.argv[1]}/told.{i}") for i in (0, 1)):
         time.sleep(0.01)
@@ -404,10 +407,10 @@ except tf.errors.UnknownError as error:
     ],
     ids=["exits", "raises"],
 )
-def test_a_rank_that_fails_elsewhere_is_named(job, two_nodes, family, ends, told):
-    """Rank 0 was, which had only been told of it, and the exit code 3 became 1."""
+def test_failed_remote_rank_is_named(job, two_nodes, family, ends, told):
+    """Rank 0 was named, which only got the resulting error, and exit code 3 became 1."""
     text = f"if hvd.rank() == 1:\n    {ends}\nhvd.allreduce(tf.ones(3))\n"
-    # Rank 0 is told, and ends after rank 1: of two that end the launcher may hear in any order.
+    # Rank 0 gets an error and ends after rank 1. The launcher may notice two ends in any order.
     stays = "import atexit\nif socket.gethostname() == 'alpha': atexit.register(time.sleep, 5)"
     code, output = job(two_nodes, "alpha:1,beta:1", text, family, BEFORE_INIT=stays)
     closing = " ".join(output[output.rindex("tf_hvd run: ") :].split())
@@ -416,8 +419,8 @@ def test_a_rank_that_fails_elsewhere_is_named(job, two_nodes, family, ends, told
     assert code == (3 if "3" in ends else 1), output
 
 
-def test_machines_that_both_have_docker(job, two_nodes):
-    """Its bridge has one address on all machines, and Open MPI hung in init."""
+def test_machines_with_docker_bridges(job, two_nodes):
+    """Docker's bridge has the same address on all machines, and Open MPI hung in init."""
     bridge = "ip link add docker0 type bridge && ip address add 172.17.0.1/16 dev docker0"
     for node in two_nodes.values():
         subprocess.run(
@@ -429,15 +432,15 @@ def test_machines_that_both_have_docker(job, two_nodes):
 
 
 def test_a_job_that_loses_a_machine_fails(job, two_nodes, once_running):
-    """Its exit code was 0: that of Open MPI's launcher."""
+    """The job had the exit code of Open MPI's launcher, 0."""
     where = once_running(two_nodes["beta"].lose)
     code, output = job(two_nodes, "alpha:2,beta:2", FOR_EVER, arguments=where)
     assert code != 0, output
     assert "tf_hvd run: the job" in output
 
 
-def test_a_cable_that_is_unplugged(job, two_nodes, once_running, tmp_path):
-    """Who is silent is named, and the job ends although nobody can tell the other machine."""
+def test_unplugged_cable_ends_the_job(job, two_nodes, once_running, tmp_path):
+    """The silent rank is named, and the job ends although the other machine cannot be notified."""
     where = once_running(two_nodes["beta"].unplug)
     limits = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "5", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "30"}
     limits["MEETING"] = str(tmp_path / "meeting")
@@ -447,4 +450,4 @@ def test_a_cable_that_is_unplugged(job, two_nodes, once_running, tmp_path):
     assert len(told[0]) == len(told[1]) == 1, output
     for text in told[0] + told[1]:
         assert re.search(r"rank [23] \(beta\)", text), output
-    assert "it may have waited for a machine that cannot be reached" in " ".join(output.split())
+    assert "next: check that all hosts can be reached: the MPI" in " ".join(output.split())

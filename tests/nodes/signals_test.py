@@ -1,4 +1,4 @@
-"""What ranks on another machine get of a Ctrl-C, and what ends them when their launchers are gone.
+"""Ctrl-C for ranks on another machine, and their end when their launchers are gone.
 
 The machines are namespaces of this one (cluster.py), which share their files.
 """
@@ -36,7 +36,7 @@ try:
     note("ready")
     time.sleep(300)
 except KeyboardInterrupt:
-    # Longer than launchers leave the ranks of a job that they end, and longer than the other rank.
+    # Longer than launchers give ranks to end, and longer than the other rank.
     time.sleep(100 if hangs else 1 + rank)
     note("saved")
     raise
@@ -68,7 +68,7 @@ def wait_for_the_end(two_nodes, *names):
 
 @pytest.fixture
 def start(two_nodes, tmp_path, mpi_library):
-    """Starts a job of a rank on each of two machines: (family, what, ...) -> who waits for it."""
+    """Starts a job with a rank on each of two machines: (family, what, ...) -> its process."""
     started = []
 
     def popen(family, what, options=(), first=(), **arguments):
@@ -100,14 +100,14 @@ def below(process):
 
 
 def sigint(process):
-    """Sends it to `tf_hvd run` alone."""
+    """Sends SIGINT only to `tf_hvd run`."""
     command = next(p for p in below(process.pid) if "tf_hvd_command" in p.cmdline())
     command.send_signal(signal.SIGINT)
 
 
 @pytest.fixture(params=["pipe", "pty"])
 def interruptible(request, start):
-    """Starts a job as `start` does, and gives what sends it a Ctrl-C as well."""
+    """Starts a job as `start` does; also returns a function that sends it Ctrl-C."""
 
     def begin(family, what, options=()):
         if request.param == "pipe":
@@ -126,7 +126,7 @@ def named(processes, *names):
 
 
 def running(two_nodes):
-    """What runs on the machines, besides themselves."""
+    """The processes on the machines, except the machines' own."""
     spaces = {os.readlink(f"/proc/{node.init}/ns/pid") for node in two_nodes.values()}
     firsts = {node.init for node in two_nodes.values()}
     found = []
@@ -139,8 +139,8 @@ def running(two_nodes):
 
 
 @pytest.mark.parametrize("family", ["openmpi", "mpich"])
-def test_ctrl_c_lets_ranks_elsewhere_save(interruptible, two_nodes, tmp_path, family):
-    """They were ended by the MPI's launcher as soon as this machine's had saved."""
+def test_ctrl_c_lets_remote_ranks_save(interruptible, two_nodes, tmp_path, family):
+    """MPI's launcher ended them as soon as this machine's rank had saved."""
     process, interrupt = interruptible(family, "saves", ["--grace", "60"])
     interrupt()
     _, errors = process.communicate(timeout=LIMIT)
@@ -148,13 +148,13 @@ def test_ctrl_c_lets_ranks_elsewhere_save(interruptible, two_nodes, tmp_path, fa
     assert (tmp_path / "saved0").exists(), errors
     assert (tmp_path / "saved1").exists(), errors
     assert "tf_hvd run: sending SIGINT to rank 0 and those on beta so that they can" in errors
-    end = "tf_hvd run: the job was ended by SIGINT; all ranks ended by themselves\n"
+    end = "tf_hvd run: the job was ended by SIGINT; all ranks ended on their own\n"
     assert errors.endswith(end)
     wait_for_the_end(two_nodes)
 
 
-def test_ctrl_c_reaches_ranks_behind_a_slow_login(start, two_nodes, tmp_path):
-    """Who had not answered within 3 s was not told, and was ended by the MPI's launcher."""
+def test_ctrl_c_reaches_ranks_despite_a_slow_login(start, two_nodes, tmp_path):
+    """Ranks of machines that took over 3 s to answer got no signal; MPI's launcher ended them."""
     process = start("openmpi", "saves", ["--grace", "50"])
     beta, rc = two_nodes["beta"], "~/.ssh/rc"  # sshd runs it before the command
     subprocess.run(beta.command(["sh", "-c", f"echo sleep 5 > {rc}"]), check=True)
@@ -165,11 +165,11 @@ def test_ctrl_c_reaches_ranks_behind_a_slow_login(start, two_nodes, tmp_path):
         subprocess.run(beta.command(["sh", "-c", f"rm {rc}"]), check=True)
     assert process.returncode == 128 + signal.SIGINT, errors
     assert (tmp_path / "saved1").exists(), errors
-    assert errors.endswith("all ranks ended by themselves\n")
+    assert errors.endswith("all ranks ended on their own\n")
 
 
 @pytest.mark.parametrize("family", ["openmpi", "mpich"])
-def test_a_rank_elsewhere_that_outstays_the_grace_is_named(
+def test_remote_rank_exceeding_the_grace_period_is_named(
     interruptible, two_nodes, tmp_path, family
 ):
     process, interrupt = interruptible(family, "hangs", ["--grace", "20"])
@@ -177,34 +177,34 @@ def test_a_rank_elsewhere_that_outstays_the_grace_is_named(
     _, errors = process.communicate(timeout=LIMIT)
     assert process.returncode == 128 + signal.SIGINT, errors
     assert (tmp_path / "saved0").exists(), errors
-    assert errors.endswith("; rank 1 had not ended yet and had to be killed\n")
-    # Nobody but a rank's keeper knows of them there.
+    assert errors.endswith("; rank 1 did not end in time and got SIGKILL\n")
+    # On that machine only a rank's keeper knows MPI's segments.
     shared = subprocess.check_output(two_nodes["beta"].command(["ls", "/dev/shm"]), text=True)
     assert "mpich_shm_of_test" not in shared, errors
     wait_for_the_end(two_nodes)
 
 
 @pytest.mark.parametrize("family", ["openmpi", "mpich"])
-def test_a_second_ctrl_c_ends_ranks_elsewhere_at_once(interruptible, two_nodes, tmp_path, family):
+def test_second_ctrl_c_ends_remote_ranks_immediately(interruptible, two_nodes, tmp_path, family):
     process, interrupt = interruptible(family, "hangs", ["--grace", "1000"])
     interrupt()
     wait_until((tmp_path / "saved0").exists)
     interrupt()
     _, errors = process.communicate(timeout=LIMIT)
     assert process.returncode == 128 + signal.SIGINT, errors
-    # Rank 0 may have saved and still be on its way out.
-    end = r"; (rank 1|ranks 0, 1) had not ended yet and had to be killed\n$"
+    # Rank 0 may have saved and still be exiting.
+    end = r"; (rank 1|ranks 0, 1) did not end in time and got SIGKILL\n$"
     assert re.search(end, errors), errors
     wait_for_the_end(two_nodes)
 
 
 @pytest.mark.parametrize("family", ["openmpi", "mpich"])
-def test_ranks_elsewhere_end_when_all_launchers_are_killed(start, two_nodes, family):
-    """They trained for ever, and MPI's shared memory stayed."""
+def test_remote_ranks_end_with_killed_launchers(start, two_nodes, family):
+    """They trained indefinitely, and MPI's shared memory was not removed."""
     start(family, "hangs")
     launchers = named(running(two_nodes), "prterun", "prted", "mpiexec.hydra", "hydra_pmi_proxy")
     assert len(launchers) >= 2
     for launcher in launchers:
-        with contextlib.suppress(psutil.NoSuchProcess):  # one's end is another's
+        with contextlib.suppress(psutil.NoSuchProcess):  # the end of one may end another
             launcher.kill()
     wait_for_the_end(two_nodes, "python", "python3", "tf_hvd_run_rank")

@@ -1,10 +1,10 @@
-"""Slurm itself on the nodes of cluster.py: a controller on the first one, a daemon on each.
+"""Real Slurm on the nodes of cluster.py: a controller on the first node, a daemon on each.
 
     with cluster(["alpha", "beta"]) as nodes, slurm(nodes, folder) as environ:
         subprocess.run(nodes["alpha"].command(["sbatch", ...]), env=environ)
 
-Debian's packages are enough: slurmctld, slurmd, slurm-client, munge, and for --mpi=pmix
-libpmix-dev, which has the name by which Slurm opens the library.
+It needs Debian's packages slurmctld, slurmd, slurm-client and munge. --mpi=pmix also needs
+libpmix-dev, which has the file name by which Slurm loads the library.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from cluster import wait_until
 
 TOOLS = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "scancel")
 
-# Nodes share their file system, so each daemon has folders of its own (%n). No cgroups: the nodes
-# are namespaces already. More processors than there are, for nothing here is bound to them.
+# Nodes share their file system, so each daemon has its own folders (%n). No cgroups, because the
+# nodes are namespaces. More processors than exist, because no process is bound to them here.
 _SETTINGS = """\
 ClusterName=nodes
 SlurmctldHost={first}({address})
@@ -55,7 +55,7 @@ _NODE = "NodeName={name} NodeAddr={address} CPUs=4 State=UNKNOWN\n"
 
 
 def why_not() -> str:
-    """What is missing for it on this machine; empty if nothing is."""
+    """The reason why Slurm cannot run on this machine; empty if it can."""
     missing = [tool for tool in TOOLS if not shutil.which(tool)]
     return f"missing: {', '.join(missing)}" if missing else ""
 
@@ -75,11 +75,11 @@ def _write(nodes: Mapping[str, Any], folder: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def slurm(nodes: Mapping[str, Any], folder: pathlib.Path) -> Iterator[dict[str, str]]:
-    """Slurm on these nodes; gives the environment that its commands need, on the first one.
+    """A context with Slurm on nodes; yields the environment for its commands on the first node.
 
     Args:
-        nodes: those of a cluster, by name.
-        folder: an empty one, for what Slurm writes.
+        nodes: the nodes of a cluster, by name.
+        folder: an empty folder for Slurm's files.
     """
     _write(nodes, folder)
     environ = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}

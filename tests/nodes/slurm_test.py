@@ -1,4 +1,4 @@
-"""Jobs under a real Slurm of two nodes; skipped where Debian's packages of it are missing."""
+"""Jobs under a real Slurm of two nodes; skipped if Debian's packages of it are not installed."""
 
 import re
 import subprocess
@@ -52,7 +52,7 @@ def batch(cluster_of_slurm, tmp_path, mpi_library):
         settings = {**environ, **library}
 
         def call(*command):
-            # No sbatch --wait: it looks after 2 s, 10 s, and then every 30 s.
+            # Not sbatch --wait, which polls after 2 s, 10 s, and then every 30 s.
             return subprocess.check_output(node.command(command), env=settings, text=True)
 
         output = f"--output={tmp_path}/output.%a"
@@ -77,28 +77,28 @@ def said(output):
 
 
 @pytest.mark.parametrize("family", ["openmpi", "mpich"])
-def test_a_batch_job_needs_no_list_of_hosts(batch, family):
+def test_batch_job_needs_no_host_list(batch, family):
     lines = f"{TF_HVD} {sys.executable} show.py"
     code, output = batch(lines, "--nodes=2", "--ntasks-per-node=2", family=family)
     assert code == 0, output
     assert said(output) == FOUR, output
 
 
-def test_one_rank_runs_where_it_is_started(batch):
-    """By `tf_hvd run -np 1` and by Python itself, whatever else Slurm has given."""
+def test_single_rank_runs_where_it_is_started(batch):
+    """With `tf_hvd run -np 1` and with plain Python, whatever nodes Slurm has allocated."""
     command = f"{sys.executable} show.py"
     code, output = batch(f"{TF_HVD} -np 1 {command} && {command}", "--nodes=2")
     assert code == 0, output
     assert said(output) == ["rank 0 alpha 0 1 1"] * 2
 
 
-def test_more_ranks_than_slurm_gave_are_refused(batch):
+def test_more_ranks_than_slurm_allocated_are_refused(batch):
     code, output = batch(f"{TF_HVD} -np 3 {sys.executable} show.py", "--nodes=2")
     assert code == 2, output
     assert "-np 3 is more than the 2 slots of alpha:1,beta:1; ask Slurm for more" in output
 
 
-# By UCX, what an MPICH rank publishes of itself is longer than srun's PMI has room for.
+# With UCX, the data that an MPICH rank publishes are too long for srun's PMI.
 @pytest.mark.parametrize(("family", "mpi"), [("openmpi", "pmix"), ("mpich", "pmi2")])
 def test_srun_starts_ranks_itself(batch, family, mpi):
     lines = f"srun --kill-on-bad-exit --mpi={mpi} {sys.executable} show.py"
@@ -107,7 +107,7 @@ def test_srun_starts_ranks_itself(batch, family, mpi):
     assert said(output) == FOUR, output
 
 
-def test_srun_without_mpi_is_found_out(batch):
+def test_srun_without_mpi_is_detected(batch):
     code, output = batch(f"srun --mpi=none {sys.executable} show.py", "--nodes=2")
     assert code != 0
     assert said(output) == []
@@ -134,7 +134,7 @@ time.sleep(100)
 
 
 @pytest.mark.parametrize("family", ["openmpi", "mpich"])
-def test_a_warning_reaches_all_ranks(batch, tmp_path, family):
+def test_slurms_warning_reaches_all_ranks(batch, tmp_path, family):
     (tmp_path / "save.py").write_text(SAVES)
     lines = f"exec {TF_HVD} {sys.executable} save.py"
     code, output = batch(lines, "--nodes=2", "--ntasks-per-node=1", family=family)
@@ -148,7 +148,7 @@ import os, signal, socket, sys, time
 def save(*_):
     time.sleep(2)
     os.write(1, f"rank on {socket.gethostname()} saves\\n".encode())
-    sys.exit(0)
+    sys.exit(int(sys.argv[1]))
 
 signal.signal(signal.SIGTERM, save)
 open(f"ready.{socket.gethostname()}", "w").close()
@@ -156,20 +156,25 @@ time.sleep(100)
 """
 
 
+@pytest.mark.parametrize(("ranks_code", "expected"), [(0, 143), (75, 75)])
 @pytest.mark.parametrize("family", ["openmpi", "mpich"])
-def test_the_end_gives_ranks_on_all_nodes_their_grace(batch, tmp_path, family):
-    """Nobody told those elsewhere, and the MPI's launcher ended them."""
+def test_ranks_on_all_nodes_get_the_grace_period(batch, tmp_path, family, ranks_code, expected):
+    """Ranks on other nodes got no signal, and MPI's launcher ended them.
+
+    If all ranks end with 75, a batch script can start the job again.
+    """
     (tmp_path / "ends.py").write_text(ENDS)
     wait = "until [ -e ready.alpha ] && [ -e ready.beta ]; do sleep 0.1; done"
-    lines = f"{TF_HVD} --grace 30 {sys.executable} ends.py &\n{wait}\nkill -TERM $!\nwait $!"
+    command = f"{TF_HVD} --grace 30 {sys.executable} ends.py {ranks_code}"
+    lines = f"{command} &\n{wait}\nkill -TERM $!\nwait $!"
     code, output = batch(lines, "--nodes=2", "--ntasks-per-node=1", family=family)
-    assert code == 143, output
+    assert code == expected, output
     assert said(output) == ["rank on alpha saves", "rank on beta saves"]
-    assert "all ranks ended by themselves" in output
+    assert "all ranks ended on their own" in output
 
 
 def test_an_array_of_jobs(batch):
-    """Both at once, on the same machine: neither meets the other's ranks."""
+    """Both run at once on the same machine, and do not mix their ranks."""
     lines = f"{TF_HVD} {sys.executable} show.py; echo task $SLURM_ARRAY_TASK_ID ends"
     code, output = batch(lines, "--nodes=1", "--ntasks=2", "--array=0-1")
     assert code == 0, output
@@ -199,13 +204,13 @@ for more in ([], ["--min-np", "2"]):
         *(("mpich", TF_HVD), ("mpich", "srun --mpi=pmi2")),
     ],
 )
-def test_jobs_that_ranks_start_run_beside_them(batch, tmp_path, family, outer):
-    """Open MPI's all ran on the first node, MPICH's on any."""
+def test_jobs_of_ranks_run_on_their_nodes(batch, tmp_path, family, outer):
+    """Open MPI's jobs all ran on the first node, MPICH's on any node."""
     (tmp_path / "nested.py").write_text(NESTED)
     lines = f"{outer} {sys.executable} nested.py"
     code, output = batch(lines, "--nodes=2", "--ntasks-per-node=1", family=family)
     assert code == 0, output
-    # Two times each; launchers mix lines.
+    # Each twice. Launchers mix lines.
     found = sorted(re.findall(r"rank ([01]) (alpha|beta)", output))
     assert found == sorted([(r, node) for r in "01" for node in ("alpha", "beta")] * 2), output
 
@@ -265,8 +270,8 @@ os.write(1, ("rank " + " ".join(map(str, says)) + chr(10)).encode())
 
 
 @pytest.mark.parametrize("family", ["openmpi", "mpich"])
-def test_an_elastic_job_takes_the_allocation_and_goes_on(batch, tmp_path, family):
-    """Its nodes are reached by srun: ssh may be closed there."""
+def test_elastic_job_uses_the_allocation_and_continues(batch, tmp_path, family):
+    """It reaches its nodes through srun, because ssh may be disabled there."""
     (tmp_path / "goes_on.py").write_text(GOES_ON)
     lines = f"PATH={tmp_path}:$PATH {TF_HVD} --min-np 2 {sys.executable} goes_on.py"
     (tmp_path / "ssh").write_text("#!/bin/sh\ntouch ssh.called\nexit 255\n")
@@ -274,5 +279,5 @@ def test_an_elastic_job_takes_the_allocation_and_goes_on(batch, tmp_path, family
     code, output = batch(lines, "--nodes=2", "--ntasks-per-node=1", family=family)
     assert code == 0, output
     assert said(output) == ["rank 0 2 alpha 40", "rank 1 2 beta 40"], output
-    assert re.search(r"starting again with 2 ranks on alpha:1,beta:1, from commit", output), output
+    assert re.search(r"restarting with 2 ranks on alpha:1,beta:1, from commit", output), output
     assert not (tmp_path / "ssh.called").exists()

@@ -1,4 +1,4 @@
-"""Numbers of ranks, for people."""
+"""Lists of rank numbers in sentences."""
 
 from tf_hvd.core.ranks_text import named, ranks_text, runs
 

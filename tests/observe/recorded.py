@@ -1,4 +1,4 @@
-"""Jobs as their recorders hold them, made up: calls in common, then a fault."""
+"""Synthetic recordings of jobs: common calls, then a fault."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ START = 1_800_000_000 * SECOND
 
 
 def call(name, number, line=1, **others):
-    """A call that has ended well."""
+    """A call that succeeded."""
     at = START + number * SECOND
     plain = {
         "number": number,
@@ -44,7 +44,7 @@ def call(name, number, line=1, **others):
 
 
 def waiting(one, ended=0):
-    """The same, if not all ranks have called it; answered at the job's end, if at all."""
+    """The call while other ranks have not made it; it may have failed at the job's end."""
     return dataclasses.replace(
         one,
         order=0,
@@ -58,14 +58,14 @@ def waiting(one, ended=0):
 
 
 def moving(one, part, awaited=None, ended=0):
-    """The same, if its data was on its way."""
+    """The call while its data is moving."""
     code = "aborted" if ended else "ok"
     return dataclasses.replace(one, part=part, awaited=awaited, ended=ended, code=code)
 
 
 @dataclass
 class Job:
-    """Ranks that have made `common` calls together, and are about to come to an end."""
+    """Ranks that have made `common` calls together before something fails."""
 
     size: int
     common: int
@@ -85,13 +85,13 @@ class Job:
         return call(name, self.common + 1, line=line, **others)
 
     def end(self, rank, state, reason, told="", at=0):
-        """How a rank left, and what it was told before that of another one's end."""
+        """Records how a rank left, and any error it got before because of another rank."""
         self.ends[rank] = {"state": state, "reason": reason, "left": self.now + at}
         if told:
             self.ends[rank] |= {"ended": told, "told": self.now + at - 1}
 
     def told(self, text, but):
-        """The others are told of an end and leave for that."""
+        """All ranks except `but` get this error and leave."""
         for rank in range(self.size):
             if rank not in but:
                 self.end(rank, FAILED, f"UnknownError: {text}", told=text, at=SECOND)
@@ -126,7 +126,7 @@ class Job:
 
 
 def through(job):
-    """All leave in order."""
+    """Makes all ranks leave normally."""
     for rank in range(job.size):
         job.end(rank, THROUGH, "its program has ended", at=rank)
     return job

@@ -1,4 +1,4 @@
-"""The layout of recordings: the same in both languages, and looked at before a file is read."""
+"""The layout of recordings: equal in both languages, and checked before a file is read."""
 
 import ctypes
 import pathlib
@@ -20,13 +20,13 @@ MEMBER = re.compile(
 
 
 def enumerators(name):
-    """Those of a C++ enumeration of bytes or words, by value."""
+    """The enumerators of a C++ enumeration of 8 or 32 bits, by value."""
     (body,) = re.findall(rf"enum class {name} : uint(?:8|32)_t \{{(.*?)\}};", TYPES, re.DOTALL)
     return {int(value): text for text, value in re.findall(r"k(\w+) = (\d+)", body)}
 
 
 def ctype(name):
-    """The type of a member, as Python calls it."""
+    """The ctypes type of a member."""
     if name == "double":
         return ctypes.c_double
     number = re.fullmatch(r"(u?int\d+)_t", name)
@@ -37,7 +37,7 @@ def ctype(name):
 
 
 def members(struct_name):
-    """A C++ struct's members, as ctypes has them."""
+    """The members of a C++ struct, as ctypes fields."""
     (body,) = re.findall(rf"struct {struct_name} \{{(.*?)\n\}};", HEADER, re.DOTALL)
     body = re.sub(r"//.*", "", body)
     found = []
@@ -49,7 +49,7 @@ def members(struct_name):
         else:
             kind = ctype(one["type"])
         found.append((one["name"], kind))
-    # Nothing has been passed over.
+    # No member has been missed.
     assert len(found) == body.count(";") - body.count("static constexpr")
     return found
 
@@ -62,13 +62,13 @@ def members(struct_name):
     ],
 )
 def test_both_languages_have_the_same_layout(struct_name, layout, size_of):
-    """Both align members by their own size; the compiler holds C++'s sizes."""
+    """Both languages align members to their size; static_asserts check the C++ sizes."""
     assert members(struct_name) == list(layout._fields_)
     assert f"static_assert(sizeof({size_of}) == {ctypes.sizeof(layout)});" in HEADER
 
 
 def test_both_languages_have_the_same_numbers():
-    """Those of kinds and reduce ops are in tests/contract_test.py."""
+    """tests/contract_test.py checks the numbers of kinds and reduce ops."""
     assert f'kMagic[9] = "{recording._MAGIC.decode()}"' in HEADER
     assert f"kVersion = {recording._VERSION};" in HEADER
     assert f"kRecordingHeaderBytes = {recording._HEADER_BYTES};" in HEADER
@@ -80,7 +80,7 @@ def test_both_languages_have_the_same_numbers():
         ("RankState", recording._STATES),
     ):
         assert list(enumerators(enumeration)) == list(range(len(names))), enumeration
-    # What each is called.
+    # The names of the numbers.
     named = (ROOT / "base/types.cc").read_text()
     assert tuple(re.findall(r'\{"(\w+)", \d+, \w+\}', named)) == recording.DTYPES
     assert (
@@ -92,10 +92,10 @@ def test_both_languages_have_the_same_numbers():
 @pytest.mark.parametrize(
     ("place", "number", "words"),
     [
-        (8, 0, "version 0 of the format; this tf_hvd reads 1"),
-        (8, 2, "version 2 of the format; this tf_hvd reads 1"),
-        (12, 2048, r"its header and calls have \(2048, 320\) bytes; .* reads \(4096, 320\)"),
-        (16, 312, r"its header and calls have \(4096, 312\) bytes; .* reads \(4096, 320\)"),
+        (8, 0, "the file has format version 0; this tf_hvd reads version 1"),
+        (8, 2, "the file has format version 2; this tf_hvd reads version 1"),
+        (12, 2048, r"header and calls have \(2048, 320\) bytes; .* reads \(4096, 320\)"),
+        (16, 312, r"header and calls have \(4096, 312\) bytes; .* reads \(4096, 320\)"),
     ],
 )
 def test_a_file_of_another_build_is_refused(tmp_path, place, number, words):

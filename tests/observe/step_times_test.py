@@ -1,4 +1,4 @@
-"""Where steps' time goes, of timelines that are made up."""
+"""The parts of a step's time, from synthetic timelines."""
 
 import hypothesis
 import hypothesis.strategies as st
@@ -11,13 +11,13 @@ MS = 1_000_000
 
 
 def traces_of(submitted, ended, names=None, bytes_of=None):
-    """Of each rank, from the times at which it made each call and at which that had ended.
+    """Makes each rank's timeline from the times of its calls.
 
-    What is exposed, as a rank itself would say it, is from a step's last call on.
+    The exposed time begins at a step's last call, as a rank itself would record it.
 
     Args:
-      submitted: by rank, of each step, of each call.
-      ended: of each step, of each call: on all ranks.
+      submitted: when each call was made, by rank, step and call.
+      ended: when each call ended on all ranks, by step and call.
     """
     traces = []
     for rank, steps in enumerate(submitted):
@@ -62,8 +62,8 @@ def jobs(draw):
 
 
 @hypothesis.given(jobs())
-def test_each_moment_of_a_step_has_its_place(job):
-    """Compared with a look at every nanosecond."""
+def test_every_moment_of_a_step_is_attributed(job):
+    """Compares with a simulation of every nanosecond."""
     submitted, ended = job
     found = step_times.analyse(traces_of(submitted, ended))
     assert len(found.steps) == len(ended) - 1
@@ -104,7 +104,7 @@ def job_with_a_straggler(late_ns, steps=20, ranks=3, after=0):
     return traces_of(submitted, ended)
 
 
-def test_who_is_late_in_the_backward_pass_is_named_in_each_step():
+def test_rank_late_in_the_backward_pass_is_named_in_each_step():
     found = step_report.report(job_with_a_straggler(20 * MS))
     for step in found.steps.steps:
         assert step.late == (1, 20 * MS)
@@ -112,24 +112,38 @@ def test_who_is_late_in_the_backward_pass_is_named_in_each_step():
     assert all(row.waits_for == 1 and row.waiting == pytest.approx(20) for row in others)
     assert all(row.transfer == pytest.approx(6) for row in found.rows)
     assert found.rows[1].late == found.count - 1
-    assert "Rank 1 (host1) comes last in 18 of 18 steps, by 20.0 ms" in found.advice
+    assert "Rank 1 (host1) is last in 18 of 18 steps, by 20.0 ms" in found.advice
 
 
-def test_without_one_it_is_the_transfer():
+def test_advice_names_a_late_rank_although_transfer_takes_longer():
+    found = step_report.report(job_with_a_straggler(12 * MS, ranks=3))
+    assert "Rank 1" in found.advice
+    submitted, ended = [[], []], []
+    for number in range(20):
+        now, late = 100 * number * MS, 20 * MS
+        submitted[0].append([now + 10 * MS, now + 30 * MS])
+        submitted[1].append([now + 10 * MS, now + 30 * MS + late])
+        ended.append([now + 12 * MS, now + 80 * MS])
+    found = step_report.report(traces_of(submitted, ended))
+    assert found.advice.startswith("Data transfer that no computation hides takes 30 % of a step")
+    assert "Rank 1 (host1) is last in 18 of 18 steps, by 20.0 ms" in found.advice
+
+
+def test_without_a_late_rank_the_advice_is_about_transfer():
     found = step_report.report(job_with_a_straggler(0))
     assert not any(step.late for step in found.steps.steps)
-    assert found.advice.startswith("Data moves for 6 % of a step")
+    assert found.advice.startswith("Data transfer that no computation hides takes 6 % of a step")
 
 
-def test_where_nothing_is_exposed_there_is_nothing_to_change():
+def test_nothing_to_improve_if_nothing_is_exposed():
     submitted = [[[100 * n * MS, (100 * n + 50) * MS] for n in range(9)] for _ in range(2)]
     ended = [[(100 * n + 5) * MS, (100 * n + 51) * MS] for n in range(9)]
     found = step_report.report(traces_of(submitted, ended))
-    assert found.advice == "Nothing to gain: collectives are exposed for 1.0 % of a step."
+    assert found.advice == "Nothing to improve: collectives are exposed for 1.0 % of a step."
 
 
-def test_calls_of_no_step_are_left_out():
-    """What begins, and what is called in between, such as metrics at the end of an epoch."""
+def test_calls_outside_steps_are_skipped():
+    """Calls before the first step, and calls between steps, such as metrics of an epoch."""
     names = ["weights", *["a", "b"] * 3, "metrics", *["a", "b"] * 3]
     traces = []
     for rank in range(2):
@@ -145,7 +159,7 @@ def test_calls_of_no_step_are_left_out():
     assert [len(step.calls) for step in found.steps] == [2, 2, 3, 2, 2]
 
 
-def test_timelines_of_two_jobs_are_told_apart():
+def test_timelines_of_two_jobs_are_distinguished():
     def one_job(one, other):
         return step_times.of_one_job(one, step_times.calls_of(one), other)
 
@@ -155,13 +169,13 @@ def test_timelines_of_two_jobs_are_told_apart():
     assert not one_job(first[0], job_with_a_straggler(0, ranks=2)[1])
 
 
-def test_a_straggler_in_one_step_of_four_is_what_to_change():
-    """Its median is that of a step without. Data of an earlier bucket moves for 3 ms meanwhile."""
+def test_straggler_in_every_fourth_step_is_named():
+    """The median step is not delayed. An earlier bucket's data moves for 3 ms of the delay."""
     found = step_report.report(job_with_a_straggler(lambda number: 400 * MS * (number % 4 == 2)))
-    assert found.advice.startswith("Rank 1 (host1) comes last in 5 of 18 steps, by 397.0 ms")
+    assert found.advice.startswith("Rank 1 (host1) is last in 5 of 18 steps, by 397.0 ms")
 
 
-def test_ranks_that_take_turns_are_no_culprits():
+def test_ranks_late_in_different_steps_are_not_blamed():
     submitted, ended = [[], []], []
     for number in range(20):
         late = [20 * MS * (number % 2 == rank) for rank in range(2)]
@@ -169,27 +183,27 @@ def test_ranks_that_take_turns_are_no_culprits():
             submitted[rank].append([100 * number * MS + late[rank]])
         ended.append([(100 * number + 21) * MS])
     found = step_report.report(traces_of(submitted, ended))
-    assert found.advice.startswith("Ranks take turns at being late")
+    assert found.advice.startswith("Different ranks are late in different steps.")
 
 
-def test_ranks_that_make_no_calls_in_common_with_others():
-    """A process set trains, rank 2 does something else; in the set of all its calls are lost."""
+def test_rank_without_common_calls():
+    """In a process set, rank 2 does something else; in the global set, its calls are lost."""
     traces = job_with_a_straggler(20 * MS)
     traces[2].spans = {}
     found = step_report.report(traces)
     assert found.count == 19
     assert found.apart == found.lacking == [2]
     lines = "\n".join(step_report.lines(found))
-    assert "No calls of these steps in the timelines of rank 2: they were cut" in lines
+    assert "The timelines of rank 2 have no calls of these steps: they were truncated" in lines
     for span in (span for trace in traces for span in trace.spans.get("agreement", ())):
         span.values["set"] = 1
     found = step_report.report(traces)
     assert (found.count, found.apart, found.lacking) == (19, [2], [])
-    assert "Rank 2 took no part in these steps." in step_report.lines(found)
+    assert "Rank 2 made no calls in these steps." in step_report.lines(found)
 
 
 def test_no_moment_counts_twice():
-    """As in a file that two jobs have written: computing took less than no time."""
+    """Regression: in a file written by two jobs, the computing time was negative."""
     traces = job_with_a_straggler(20 * MS)
     plain = step_report.report(traces)
     for trace in traces:
@@ -198,26 +212,26 @@ def test_no_moment_counts_twice():
     assert step_report.report(traces).rows == plain.rows
 
 
-def test_a_step_that_ends_before_it_begins_is_left_out():
+def test_step_that_ends_before_it_begins_is_skipped():
     traces = job_with_a_straggler(20 * MS)
     for span in traces[1].spans["agreement"][:3]:
         span.begin += 1000 * MS
     found = step_report.report(traces)
     assert found.count == 18
-    assert "1 step left out: on some rank its end is before its start." in found.faults
+    assert "1 step skipped: on some rank the step ends before it starts." in found.faults
     assert all(one.compute >= 0 for step in found.steps.steps for one in step.ranks.values())
 
 
-def test_who_was_last_is_known_without_its_timeline():
+def test_last_rank_is_known_without_its_timeline():
     traces = job_with_a_straggler(20 * MS)
     for span in traces[0].spans["agreement"]:
         span.values["last_rank"] = 1
     found = step_report.report(traces[:1])
-    assert found.advice.startswith("Data moves") is False
+    assert found.advice.startswith("Data transfer") is False
     assert all(step.late == (1, 20 * MS) for step in found.steps.steps)
 
 
-def test_ranks_whose_timelines_are_missing_are_told():
+def test_ranks_without_timelines_are_reported():
     found = step_report.report(job_with_a_straggler(20 * MS)[:2])
     assert found.missing == [2]
     assert any("rank 2" in line for line in step_report.lines(found))

@@ -1,5 +1,5 @@
-// The signatures of the ops, as TensorFlow's registry holds them, and what
-// their shape functions say. Nothing is executed.
+// The ops' signatures in TensorFlow's registry, and the results of their shape
+// functions. Nothing is executed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ const tf::OpRegistrationData& Registered(const std::string& op) {
   return *data;
 }
 
-// The shapes of the outputs, as text; "?" is an unknown rank or dimension.
+// The shapes of the outputs as text; "?" is an unknown rank or dimension.
 std::vector<std::string> OutputShapes(
     const std::string& op, const std::vector<tf::PartialTensorShape>& inputs) {
   const tf::OpRegistrationData& data = Registered(op);
@@ -49,9 +49,9 @@ std::vector<std::string> OutputShapes(
   return result;
 }
 
-// The step that a caller says it is at is an input more: a scalar, of which the
-// results' shapes say nothing.
-TEST(ShapesTest, TheStepIsNoTensorOfTheGroup) {
+// The caller's step is an additional input, a scalar, which does not affect the
+// shapes of the results.
+TEST(ShapesTest, TheStepIsNotAMember) {
   for (const char* op :
        {"HorovodGroupedAllreduce", "HorovodGroupedAllgather"}) {
     const tf::OpRegistrationData& data = Registered(op);
@@ -70,14 +70,14 @@ TEST(ShapesTest, TheStepIsNoTensorOfTheGroup) {
   }
 }
 
-// They return tensors that other ranks had a part in, and have a T.
+// These return tensors that other ranks contributed to, and have a T.
 const std::vector<std::string> kCollectives = {
     "HorovodAllreduce",     "HorovodGroupedAllreduce",
     "HorovodAllgather",     "HorovodGroupedAllgather",
     "HorovodReducescatter", "HorovodGroupedReducescatter",
     "HorovodBroadcast",     "HorovodBroadcastInplace",
     "HorovodAlltoall"};
-// They are called for their effect.
+// These are called for their effect.
 const std::vector<std::string> kEffects = {"HorovodBroadcastInplaceResource",
                                            "HorovodBarrier", "HorovodJoin"};
 const std::vector<std::string> kTopology = {"HorovodSize",
@@ -87,11 +87,11 @@ const std::vector<std::string> kTopology = {"HorovodSize",
                                             "HorovodCrossRank",
                                             "HorovodCrossSize",
                                             "HorovodProcessSetIncluded"};
-// It computes, on this rank alone.
+// This one computes, only on this rank.
 const std::vector<std::string> kLocal = {"HorovodFingerprints"};
-// It speaks.
+// This one reports.
 const std::vector<std::string> kVerdicts = {"HorovodVerdict"};
-// They read or change what this process knows of variables.
+// These read or change this process's table of variables.
 const std::vector<std::string> kSources = {
     "HorovodBroadcastNumber", "HorovodIdentify", "HorovodCountReduction"};
 
@@ -103,8 +103,8 @@ std::vector<std::string> Together(
   return all;
 }
 
-// "Op(inputs) -> (outputs) attributes": "name*" is a list, "name&" a reference,
-// "name=value" an attribute that has a default.
+// A text "Op(inputs) -> (outputs) attributes": "name*" is a list, "name&" a
+// reference, "name=value" an attribute with a default.
 std::string Signature(const std::string& op) {
   const tf::OpDef& def = Registered(op).op_def;
   const auto names = [](const auto& arguments) {
@@ -127,7 +127,7 @@ std::string Signature(const std::string& op) {
   return text;
 }
 
-// Names and their order are Horovod's; what is ours comes behind them, with
+// Names and their order are Horovod's; our additions come after them, with
 // defaults.
 TEST(SignaturesTest, AreHorovodsAndOursHaveDefaults) {
   const std::string reduces =
@@ -186,8 +186,8 @@ TEST(SignaturesTest, AreHorovodsAndOursHaveDefaults) {
   }
 }
 
-// TensorFlow would refuse the others on one rank alone; the kernel refuses them
-// on all ranks (tests/python/parallel/verdicts_test.py).
+// TensorFlow would refuse the other types only on one rank; the kernel refuses
+// them on all ranks (tests/python/parallel/verdicts_test.py).
 TEST(SignaturesTest, CollectivesLeaveTypesToTheKernel) {
   for (const std::string& op : kCollectives) {
     const auto& type = Registered(op).op_def.attr(0);
@@ -207,14 +207,15 @@ TEST(SignaturesTest, AllAreStatefulAndCollectivesAreCommunication) {
   }
 }
 
-TEST(SignaturesTest, WhatIsLocalIsAFunctionOfItsInputs) {
+TEST(SignaturesTest, LocalOpsAreFunctionsOfTheirInputs) {
   for (const std::string& op : kLocal) {
     EXPECT_FALSE(Registered(op).op_def.is_stateful()) << op;
     EXPECT_FALSE(Registered(op).op_def.is_distributed_communication()) << op;
   }
 }
 
-// TensorFlow would fail the call on this rank without telling the others.
+// TensorFlow would fail the call on this rank without reporting it to the
+// others.
 TEST(SignaturesTest, UninitializedReferencesReachTheKernel) {
   EXPECT_TRUE(Registered("HorovodBroadcastInplace")
                   .op_def.allows_uninitialized_input());
@@ -232,7 +233,7 @@ TEST(SignaturesTest, EveryArgumentIsDocumented) {
       EXPECT_NE(arg.description(), "") << op << " " << arg.name();
     }
     for (const auto& attr : def.attr()) {
-      // TensorFlow describes T itself, from the inputs that have that type.
+      // TensorFlow generates the description of T from the inputs of that type.
       if (attr.name() != "T") {
         EXPECT_NE(attr.description(), "") << op << " " << attr.name();
       }
@@ -255,12 +256,12 @@ TEST(ShapesTest, GroupedAllreduceKeepsEachShape) {
               ElementsAre("[3]", "?", "[0,5]"));
 }
 
-TEST(ShapesTest, GatheredAndScatteredForgetTheFirstDimension) {
+TEST(ShapesTest, GatherAndScatterHaveAnUnknownFirstDimension) {
   for (const char* op : {"HorovodAllgather", "HorovodReducescatter"}) {
     EXPECT_THAT(OutputShapes(op, {{3, 4}}), ElementsAre("[?,4]"));
     EXPECT_THAT(OutputShapes(op, {{-1, -1, 2}}), ElementsAre("[?,?,2]"));
     EXPECT_THAT(OutputShapes(op, {tf::PartialTensorShape()}), ElementsAre("?"));
-    // A scalar is refused when it runs, on all ranks.
+    // A scalar is refused at run time, on all ranks.
     EXPECT_THAT(OutputShapes(op, {tf::PartialTensorShape({})}),
                 ElementsAre("?"));
   }
@@ -274,15 +275,15 @@ TEST(ShapesTest, GatheredAndScatteredForgetTheFirstDimension) {
   }
 }
 
-TEST(ShapesTest, AlltoallReceivesAsManySplitsAsThereAreRanks) {
+TEST(ShapesTest, AlltoallReceivesOneSplitPerRank) {
   const char* const op = "HorovodAlltoall";
   EXPECT_THAT(OutputShapes(op, {{3, 4}, {2}}), ElementsAre("[?,4]", "[2]"));
   EXPECT_THAT(OutputShapes(op, {{3}, {-1}}), ElementsAre("[?]", "[?]"));
-  // Empty splits stand for even ones: they do not say how many ranks there are.
+  // Empty splits stand for even ones: they do not tell the number of ranks.
   EXPECT_THAT(OutputShapes(op, {{3}, {0}}), ElementsAre("[?]", "[?]"));
   EXPECT_THAT(OutputShapes(op, {{3}, tf::PartialTensorShape()}),
               ElementsAre("[?]", "[?]"));
-  // Refused when it runs, on all ranks.
+  // Refused at run time, on all ranks.
   EXPECT_THAT(OutputShapes(op, {tf::PartialTensorShape({}), {2, 2}}),
               ElementsAre("?", "[?]"));
 }
@@ -293,7 +294,7 @@ TEST(ShapesTest, InPlaceReferencesKeepTheirShapes) {
               ElementsAre("[3]", "?", "[0,5]"));
 }
 
-TEST(ShapesTest, WhatReturnsNothingHasNoShapes) {
+TEST(ShapesTest, OpsWithoutOutputsHaveNoShapes) {
   EXPECT_THAT(OutputShapes("HorovodBarrier", {}), IsEmpty());
   EXPECT_THAT(OutputShapes("HorovodBroadcastInplaceResource",
                            {tf::PartialTensorShape({})}),

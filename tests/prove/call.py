@@ -1,9 +1,9 @@
-"""What an eager allreduce of 4 bytes passes through: its files, and the forms that it takes.
+"""The path of an eager allreduce of 4 bytes: its files, and the forms of its data.
 
 `./dev prove call` builds the wheel with `--config=coverage`. Two jobs of two ranks make different
-numbers of calls. Of C++ (gcov), what belongs to a call runs a whole number of times as often as
-calls were made, on each rank that runs it. What a waiting rank looks at again and again runs as
-often as it likes. Python's functions are those that the profiler sees in one more call.
+numbers of calls. In C++ (gcov), code of a call runs an integer number of times per call, on each
+rank that runs it. Code that a waiting rank polls runs any number of times. Python's functions are
+those that the profiler sees in one additional call.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from prove import ROOT, Table
 
 FEW, MANY = 200, 2200
 NEARLY = 0.005
-"""How far from a whole number: a rank may find done what another thread has begun."""
+"""Tolerance for integer counts: a rank may find that another thread has finished its work."""
 ORDER = (
     "tf_hvd",
     "ops",
@@ -37,7 +37,7 @@ ORDER = (
     "compute",
     "base",
 )
-"""The folders, as a call comes to them; what is in `base` serves all of them."""
+"""The folders in the order of a call; `base` serves all of them."""
 PROGRAM = """
 import json
 value = tf.constant([1.0])
@@ -62,10 +62,10 @@ sys.setprofile(None)
 folder = os.environ["TF_HVD_PROVE"]
 with open(os.path.join(folder, f"python.{rank}"), "w") as file:
     json.dump(sorted(seen), file)
-# At its end each process writes its counts, with the folders below /proc/self/cwd.
+# Each process writes its counts at exit, with the folders below /proc/self/cwd.
 os.environ.update(GCOV_PREFIX=os.path.join(folder, f"counts.{rank}"), GCOV_PREFIX_STRIP="3")
 """
-# A call's facts: what the type of a member must be, and its name. Without namespaces.
+# A call's facts: the type of a member, without namespaces, and its name.
 FACTS = {
     "name": (r"Key|string|string_view|RecordedText<.*>", r"key|name"),
     "set": (r"Key|int32_t", r"key|set"),
@@ -75,15 +75,15 @@ FACTS = {
     "memory": (r"(?:const )?void\*|Memory", r"input|output|memory"),
 }
 LEAST = 3
-"""Facts that a form has, with those of its members' types. One at least is its own: what only
-holds or collects forms is none."""
+"""The minimum number of facts that a form has, including those of its members' types. At least one
+must be its own, because a container of forms is not a form."""
 Place = tuple[str, int]
-"""A file and a line of it."""
+"""A file and a line in it."""
 
 
 @dataclasses.dataclass
 class Counted:
-    """What ran on a rank: lines, and functions by where they begin."""
+    """Executed code on a rank: lines, and functions by their first line."""
 
     lines: dict[Place, int] = dataclasses.field(default_factory=dict)
     functions: dict[Place, int] = dataclasses.field(default_factory=dict)
@@ -91,11 +91,11 @@ class Counted:
 
 
 def counts_of(folder: pathlib.Path, built: pathlib.Path) -> Counted:
-    """A line that several objects have counts as often as it ran in all of them."""
+    """The counts of a job; a line that several objects have adds up."""
     counts = sorted(folder.rglob("*.gcda"))
-    assert counts, "no counts: is it a wheel of `./dev prove call`?"
+    assert counts, "no counts found: was the wheel built by `./dev prove call`?"
     for file in counts:
-        # gcov looks for the layout of the counts beside them.
+        # gcov looks for the layout of the counts in their folder.
         layout = file.relative_to(folder / "bazel-out").with_suffix(".gcno")
         file.with_suffix(".gcno").symlink_to(built / layout)
     counted = Counted()
@@ -118,7 +118,7 @@ def counts_of(folder: pathlib.Path, built: pathlib.Path) -> Counted:
 
 
 def counts_of_job(calls: int, built: pathlib.Path) -> tuple[list[Counted], set[Place]]:
-    """What ran on each rank in C++, and the Python functions of a call: file and line."""
+    """The code run on each rank in C++, and the Python functions of a call: file and line."""
     settings = {"CALL_CALLS": f"{calls}"}
     with jobs.Job("openmpi", 2, jobs.PREAMBLE + PROGRAM, settings) as job:
         assert job.wait(jobs.STARTS + 300) == 0, job.output()
@@ -128,7 +128,7 @@ def counts_of_job(calls: int, built: pathlib.Path) -> tuple[list[Counted], set[P
 
 
 def growth(few: list[Counted], many: list[Counted], what: str) -> dict[Place, list[float]]:
-    """For each line, or function, how often it ran in a call on the ranks that ran it."""
+    """How often each line, or function, ran per call, on the ranks that ran it."""
     found = collections.defaultdict(list)
     for before, after in zip(few, many, strict=True):
         old, new = getattr(before, what), getattr(after, what)
@@ -139,7 +139,7 @@ def growth(few: list[Counted], many: list[Counted], what: str) -> dict[Place, li
 
 
 def in_calls(few: list[Counted], many: list[Counted], what: str) -> tuple[set[Place], set[Place]]:
-    """The lines, or functions, that run in each call, and those that run while a rank waits."""
+    """The lines, or functions, of each call, and those that run while a rank waits."""
     calls, waits = set(), set()
     for place, times in growth(few, many, what).items():
         if all(round(each) > 0 and abs(each - round(each)) <= NEARLY for each in times):
@@ -151,17 +151,17 @@ def in_calls(few: list[Counted], many: list[Counted], what: str) -> tuple[set[Pl
 
 @dataclasses.dataclass
 class Type:
-    """A class or struct of a source, with the types and names of its data members."""
+    """A class or struct of a source file, with the types and names of its data members."""
 
     name: str
     file: str
     members: list[tuple[str, str]]
     others: set[str] = dataclasses.field(default_factory=set)
-    """Other names that it has."""
+    """Other names of the type."""
 
 
 def types_in(file: str, text: str) -> Iterator[Type]:
-    """As clang-format leaves them."""
+    """The types in a text that clang-format has formatted."""
     text = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
     text = re.sub(r'"(?:\\.|[^"\\\n])*"', '""', text)
     heads = re.finditer(r"\b(?:class|struct) (\w+)(?: final)?(?: : [^;{(]*)? \{", text)
@@ -180,8 +180,8 @@ def body_at(text: str, begin: int) -> str:
 
 
 def members_of(body: str) -> list[tuple[str, str]]:
-    """The data members: what has no parentheses but in its type, or behind its name."""
-    while True:  # from the inside: bodies of functions and types, and initial values
+    """The data members: statements without parentheses, except in the type or after the name."""
+    while True:  # innermost first: bodies of functions and types, and initial values
         flat = re.sub(r"(?:struct|class|enum)[^;{}]*\{[^{}]*\};|\{[^{}]*\};?", ";", body)
         if flat == body:
             break
@@ -211,7 +211,7 @@ def facts_of(members: list[tuple[str, str]]) -> set[str]:
 def all_facts(
     found: Type, types: dict[str, Type], within: frozenset[str] = frozenset()
 ) -> set[str]:
-    """Also what the types of its members tell."""
+    """The facts of a type, including those of its members' types."""
     facts = facts_of(found.members)
     for kind, _ in found.members:
         for word in set(re.findall(r"\w+", kind)) - within:
@@ -221,17 +221,17 @@ def all_facts(
 
 
 def forms_of(sources: dict[str, str], lines: set[Place], names: set[str]) -> list[Type]:
-    """The forms that are made or filled by these lines and functions.
+    """The forms that these lines and functions create or fill.
 
     Args:
-      sources: the text of each file that a call runs through.
-      lines: those that run in each call.
-      names: of the functions that do, demangled.
+      sources: text of each file that a call runs through.
+      lines: lines that run in each call.
+      names: demangled names of the functions that run in each call.
     """
     types = {one.name: one for file, text in sources.items() for one in types_in(file, text)}
     split = {file: text.splitlines() for file, text in sources.items()}
     ran = [statement_at(split[file], line) for file, line in lines if file in split]
-    # Not what is only read, and not the class that a function is of.
+    # Excludes types that are only read, and the classes of member functions.
     made = [re.sub(r"const \w+ ?[*&]", "", re.sub(r"\w+::", "", line)) for line in ran]
     words = {word for line in made for word in re.findall(r"\w+", line)}
     words |= {
@@ -247,7 +247,7 @@ def forms_of(sources: dict[str, str], lines: set[Place], names: set[str]) -> lis
 
 
 def tuples_in(split: dict[str, list[str]], lines: set[Place]) -> Iterator[Type]:
-    """Those that the lines make, with what their values are called."""
+    """The tuples that the lines create, with the names of their values."""
     for file, line in lines:
         if file in split:
             values = statement_at(split[file], line).partition("make_tuple(")[2]
@@ -257,7 +257,7 @@ def tuples_in(split: dict[str, list[str]], lines: set[Place]) -> Iterator[Type]:
 
 
 def sources_of(files: set[str]) -> dict[str, str]:
-    """The text of files and of what they include, for the types in it."""
+    """The text of files and of the headers that they include, for the types in them."""
     texts = {file: (ROOT / file).read_text() for file in files}
     included = {name for text in texts.values() for name in re.findall(r'#include "(.*?)"', text)}
     headers = {name for name in included - files if name.startswith(CPP)}
@@ -265,7 +265,7 @@ def sources_of(files: set[str]) -> dict[str, str]:
 
 
 def statement_at(lines: list[str], number: int) -> str:
-    """The statement that the line is of, of which the compiler names the first or the last."""
+    """The statement that contains the line; the compiler reports its first or last line."""
     codes = [line.partition("//")[0].rstrip() for line in lines]
     begin = end = number - 1
     while begin and codes[begin - 1] and codes[begin - 1][-1] not in ";{}:":
@@ -276,7 +276,7 @@ def statement_at(lines: list[str], number: int) -> str:
 
 
 def unit(file: str) -> str:
-    """A header and its sources are one: of `loops_avx2.cc`, which has none, it is `loops.h`."""
+    """A header and its sources are one unit: `loops_avx2.cc`, which has no header, is `loops.h`."""
     name = file.rpartition(".")[0]
     while not (ROOT / f"{name}.h").exists() and "_" in name.rpartition("/")[2]:
         name = name.rpartition("_")[0]
@@ -288,7 +288,7 @@ def folder_of(file: str) -> str:
 
 
 def within(folder: str, texts: list[tuple[str, str]]) -> set[str]:
-    """The texts of the files that lie there."""
+    """The texts of the files in the folder."""
     return {text for file, text in texts if folder_of(file) == folder}
 
 
@@ -316,14 +316,17 @@ def table_of(few: list[Counted], many: list[Counted], python: set[Place]) -> Tab
     serving = {name for name in units if name.startswith("base/")}
     waiting = {name for name in polled if not name.startswith("base/")}
     table = Table(
-        "An eager `hvd.allreduce(t)` of 4 bytes, one of many, between two ranks of one machine, "
-        f"passes through {len(units - serving)} files and takes {len(forms)} forms. A file has a "
-        "function that runs in each call; a header counts with its sources, a header of types does "
-        f"not count, nor do the {len(serving)} files of `base/`, which serve all others. (A header "
-        f"and its source apart, and with `base/`, {len(files)}.) {len(waiting)} more, in "
-        "parentheses, are only looked at while a rank waits. A form is a type that has three or "
-        "more of a call's name, process set, operation, element type, size and memory, one of them "
-        "as a direct member, and is made or filled in each call.",
+        "The table shows the path of an eager call `hvd.allreduce(t)` with 4 bytes, between two "
+        "ranks on one machine. The call is part of a long series. It passes through "
+        f"{len(units - serving)} files and takes {len(forms)} forms. A file counts if one of its "
+        "functions runs in each call. A header and its sources count as one file, and a header "
+        "that only defines types does not count. "
+        f"The {len(serving)} files in `base/` that serve all other files are not counted either. "
+        "With `base/`, and with headers and sources counted separately, there are "
+        f"{len(files)} files. {len(waiting)} more files, in parentheses, are executed only while a "
+        "rank waits. A form is a type that contains at least three values of a call: name, process "
+        "set, operation, element type, size or memory. At least one of these values is a direct "
+        "member. Each call creates or fills an object of the type.",
         ["folder", "files", "functions", "forms"],
     )
     add_rows(table, units, polled, functions | python, forms)

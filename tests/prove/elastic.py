@@ -1,4 +1,4 @@
-"""Random kills of an elastic job's ranks: it ends with the bits of a job that nobody disturbed."""
+"""Random kills of an elastic job's ranks: it ends with the same bits as an undisturbed job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from prove import Table
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "nodes"))
 import cluster
 
-# What a rank has of its own: moving statistics, dropout, NumPy's random numbers.
+# State that is local to a rank: moving statistics, dropout, NumPy's random numbers.
 PROGRAM = """
 import keras, numpy as np, struct
 import tf_hvd.keras as hvd_keras
@@ -98,7 +98,7 @@ def wait_for_step(job: jobs.Job, start: int, beyond: int) -> tuple[float, int]:
         for when, number, step in steps_of(job):
             if number >= start and step > beyond:
                 return when, number
-        assert job.process.poll() is None, f"it has ended:\n{job.output()}"
+        assert job.process.poll() is None, f"the job ended early:\n{job.output()}"
         assert time.monotonic() < deadline, f"no step for {jobs.STARTS} s:\n{job.output()}"
         time.sleep(0.005)
 
@@ -115,9 +115,9 @@ def kill(job: jobs.Job, rank: int, nodes: Sequence[cluster.Node]) -> None:
 def run(
     case: Case, steps: int, nodes: Sequence[cluster.Node], chance: random.Random
 ) -> tuple[list[str], list[float]]:
-    """What the ranks say at the end, and the seconds from each kill to the next step.
+    """The ranks' final output, and the seconds from each kill to the next step.
 
-    Without kills, from the job's start to its first step.
+    Without kills: the seconds from the job's start to its first step.
     """
     kills, ranks = case.kills, case.ranks
     options = ["--min-np", str(ranks)]
@@ -157,13 +157,15 @@ def two_nodes() -> Iterator[Sequence[cluster.Node]]:
 
 def prove(short: bool) -> Table:
     table = Table(
-        f"`kill -9` of a random rank at a random moment of a training of {STEPS} steps. Each job "
-        "ended with exit code 0, on all ranks with the bits that they have in a job that nobody "
-        "disturbed, and left no process, shared memory or file. In seconds, from a kill to the end "
-        "of the first step after it, and from the start of an undisturbed job to its first step:",
+        f"`kill -9` ends a random rank at a random moment in a training run of {STEPS} steps. "
+        "Every job ended with exit code 0. The results on all ranks were bit-identical to those "
+        "of an undisturbed job. The jobs left no process, shared memory or file behind. "
+        '"Median" and "worst" are the times in seconds from a kill to the end of the first step '
+        'after the restart. "A start" is the time in seconds from the start of an undisturbed job '
+        "to its first step:",
         ["MPI", "ranks", "kills", "median", "worst", "a start"],
     )
-    # Of two ranks, for which two cores are enough.
+    # With two ranks, because two cores are enough for them.
     steps, cases = (60, [Case("openmpi", 2, False, 2)]) if short else (STEPS, CASES)
     chance = random.Random(11)
     for case in cases:

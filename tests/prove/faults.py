@@ -1,4 +1,4 @@
-"""Each fault in each kind of program, under each MPI: the job ends and names whose fault it was."""
+"""Each fault in each kind of program, under each MPI: the job ends and names the faulty rank."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prove import Table
 from tf_hvd.observe import recording
 
 CULPRIT = 1
-# `fault()` is what rank 1 does in the third step; the recordings are to name the call's line.
+# `fault()` is rank 1's action in the third step; the recordings must name the line of the call.
 LOOP = """
 for step in range(6):
     if step == 3 and rank == 1:
@@ -68,18 +68,18 @@ EVERY = ("eager", "tf.function", "v1 session", "Keras fit")
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """What rank 1 does in place of a call, or beside it, and what is said of it."""
+    """Rank 1's action before or instead of a call, and the expected report."""
 
     action: str
     told: str
-    """A regular expression of what the job prints."""
+    """A regular expression for the job's output."""
     ways: tuple[str, ...] = ("eager",)
     by_limit: bool = False
-    """Whether only the stall limit ends it."""
+    """Whether only the stall limit ends the job."""
 
 
 FIRST = "rank 1 was the first to end with an error "
-LEFT = "rank 1 came to the end of its program before rank "
+LEFT = "rank 1 reached the end of its program before rank "
 FAULTS = {
     "raises": Fault(
         "raise ValueError('sample 17')", rf"{FIRST}\(exit code 1\): .*sample 17", EVERY
@@ -101,7 +101,7 @@ FAULTS = {
         by_limit=True,
     ),
     "no call": Fault("time.sleep(600)", "missing rank 1 ", EVERY, by_limit=True),
-    # Keras' gradients have names and shapes of Keras' own.
+    # Keras chooses the names and shapes of its gradients.
     "other shape": Fault(
         "at_once(lambda: hvd.allreduce(tf.ones([3]), name='g'))",
         r"mismatch in .*rank 1 has float32\[3\]",
@@ -169,7 +169,7 @@ FAULTS = {
         "file = open('/dev/full', 'w'); file.write('x'); file.flush()",
         rf"{FIRST}\(exit code 1\): .*No space left on device",
     ),
-    "a thread goes on": Fault(
+    "a thread keeps running": Fault(
         "threading.Thread(target=time.sleep, args=(600,)).start(); raise ValueError('sample 17')",
         "rank 1.*sample 17",
     ),
@@ -181,11 +181,11 @@ FAULTS = {
     ),
 }
 SHAPES = [("openmpi", 2), ("mpich", 2), ("openmpi", 4), ("mpich", 4)]
-# Only for what ends by them: they are init's limits too, which waits for who still imports.
+# Only for faults that end by them. They also limit init, which waits for ranks that still import.
 LIMITS = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "5", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "20"}
 WHAT = re.compile(r"^  what:  (.*(?:\n {9}.*)*)", re.MULTILINE)
 LINE = re.compile(r"program\.py:(\d+)")
-OWN_CALL = re.compile(r"hvd\.(all|broadcast|grouped)")  # which others do not make
+OWN_CALL = re.compile(r"hvd\.(all|broadcast|grouped)")  # a call that other ranks do not make
 LONGEST = 160
 
 
@@ -195,15 +195,15 @@ class End:
 
     code: int
     seconds: float
-    """From the fault on."""
+    """Seconds since the fault."""
     said: str
-    """What `tf_hvd run` says that happened."""
+    """The event that `tf_hvd run` reports."""
     named: bool
-    """Whether it is what was to be told."""
+    """Whether the output matches the expected report."""
 
 
 def program_of(fault: Fault, way: str) -> str:
-    # `at_once` calls at once, also in a v1 graph; a fault's moment is noted beside it.
+    # `at_once` calls eagerly, also in a v1 graph; a file records the time of the fault.
     preamble = f"""{jobs.PREAMBLE}
 import re, threading
 from tf_hvd.core.tensorflow_hooks import eagerly
@@ -212,7 +212,7 @@ def at_once(call):
     with eagerly():
         return call()
 """
-    # MPI has a handler, and only the main thread may take it away.
+    # MPI installs a handler, and only the main thread may remove it.
     crashes = "signal.signal(signal.SIGSEGV, signal.SIG_DFL)\n"
     note = "open(os.path.join(os.environ['TF_HVD_PROVE'], 'fault'), 'w').close()"
     action = f"    {note}\n    {fault.action}  # the fault\n"
@@ -220,15 +220,15 @@ def at_once(call):
 
 
 def lines_of(program: str, mark: str) -> set[int]:
-    """Those that end in this comment."""
+    """The numbers of the lines that end in this comment."""
     lines = program.splitlines()
     return {number for number, line in enumerate(lines, 1) if line.endswith(f"  # {mark}")}
 
 
 def commit_fault(name: str, way: str, family: str, ranks: int) -> End:
-    """Has rank 1 do it; an AssertionError says what was not as it should be.
+    """Runs a job in which rank 1 commits the fault; raises AssertionError with any discrepancy.
 
-    MPICH's launcher ends all at once, and often what would have told how a rank ended.
+    MPICH's launcher kills all ranks at once, often before one of them has reported the reason.
     """
     fault = FAULTS[name]
     limits = LIMITS if fault.by_limit else {}
@@ -243,7 +243,7 @@ def commit_fault(name: str, way: str, family: str, ranks: int) -> End:
         told = [job.recorded(), job.recorded(but=CULPRIT)]
     where = f"{name}, {way}, {family}, {ranks} ranks"
     assert code != 0, f"{where}: exit code 0:\n{output}"
-    assert not left, f"{where}: left behind {left}:\n{output}"
+    assert not left, f"{where}: left behind: {left}:\n{output}"
     of_others = lines_of(program, "the call")
     of_rank_1 = lines_of(program, "the fault") if OWN_CALL.search(fault.action) else set()
     for failure, right in zip(told, (of_others | of_rank_1, of_others), strict=True):
@@ -251,8 +251,8 @@ def commit_fault(name: str, way: str, family: str, ranks: int) -> End:
         assert "rank 1" in failure.sentence, f"{where}: {failure.sentence}\n{output}"
         assert lines, f"{where}: {failure.sentence}\n{output}"
         assert lines <= right, f"{where}: not line {right}: {failure.sentence}\n{output}"
-    named = re.search(fault.told, " ".join(output.split())) is not None  # lines may be cut
-    assert named or family == "mpich", f"{where}: not told {fault.told!r}:\n{output}"
+    named = re.search(fault.told, " ".join(output.split())) is not None  # lines may be wrapped
+    assert named or family == "mpich", f"{where}: no match for {fault.told!r}:\n{output}"
     what = WHAT.search(output)
     return End(code, seconds, " ".join(what[1].split()) if what else "", named)
 
@@ -263,25 +263,26 @@ def cell_of(end: End) -> str:
 
 
 def shown(text: str) -> str:
-    """A message in a table's cell; processes have other numbers each time."""
+    """A message for a table's cell, without process IDs, which differ each time."""
     text = re.sub(r"process \d+", "process N", text).replace("|", "\\|")
     return f"`{text}`" if len(text) <= LONGEST else f"`{text[: LONGEST - 4]} ...`"
 
 
 def prove(short: bool) -> Table:
     table = Table(
-        "What rank 1 does in the third step, in each kind of program and under each MPI; 4 ranks "
-        "are two nodes. A cell has the job's exit code and the seconds from the fault to the end "
-        f"of the launcher; stalls end at a limit of {LIMITS['HOROVOD_STALL_SHUTDOWN_TIME_SECONDS']}"
-        " s here. Each job named rank 1 and what it did, but for the cells in parentheses, and "
-        "left no process, shared memory or file. (In parentheses: MPICH's launcher kills all ranks "
-        "as soon as one has ended, at times before that has told, or another has seen, how.) The "
-        "sentence of its recordings names rank 1, and the line of the call that it was missing or "
-        "wrong in, in all of them, also without what rank 1 has recorded. The message is that of "
-        "Open MPI at 2 ranks.",
+        "Rank 1 causes a fault in the third step of each kind of program, with each MPI library. "
+        "Jobs with 4 ranks simulate two nodes. Each cell shows the job's exit code and the seconds "
+        "from the fault to the end of the launcher. The stall limit is "
+        f"{LIMITS['HOROVOD_STALL_SHUTDOWN_TIME_SECONDS']} s. The message is from the job with Open "
+        "MPI and 2 ranks. The output of each job names rank 1 and its fault, except where a cell "
+        "is in parentheses. In these jobs MPICH's launcher killed all ranks as soon as rank 1 "
+        "ended, before rank 1 or another rank had reported the fault. No job left a process, "
+        "shared memory or a file behind. In every job, the explanation from the recordings names "
+        "rank 1 and the line of the missing or wrong call. It does so even without the recording "
+        "from rank 1.",
         ["rank 1", "program", *(f"{family} {ranks}" for family, ranks in SHAPES), "message"],
     )
-    if short:  # each of the first once, in each kind of program and under each MPI in turn
+    if short:  # each of the first faults once, alternating the kind of program and the MPI
         ways, shapes = itertools.cycle(EVERY), itertools.cycle(SHAPES[:3])
         for name, fault in itertools.islice(FAULTS.items(), 4):
             way, shape = next(ways), next(shapes)
@@ -296,7 +297,7 @@ def prove(short: bool) -> Table:
         left_out = [] if group else [name for name in FAULTS if "for memory" in name]
     for name, fault in FAULTS.items():
         if name in left_out:
-            print(f"left out, for want of rights: {name}", flush=True)
+            print(f"skipped, insufficient permissions: {name}", flush=True)
             continue
         for way in fault.ways:
             try:

@@ -1,4 +1,4 @@
-"""Jobs of real ranks in which something goes wrong: how they are started, and what they leave."""
+"""Jobs of real ranks in which a fault occurs: how they are started, and what they leave behind."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ LIBRARIES = {
     "mpich": ENVIRONMENT / "mpi" / "mpich" / "lib" / "libmpi.so.12",
 }
 STARTS = 120  # seconds until all ranks run, on a machine with other work
-ENDS = 60  # seconds until a job in which something went wrong has ended
+ENDS = 60  # seconds until a job with a fault has ended
 
 
 @contextlib.contextmanager
 def small_memory() -> Iterator[str]:
-    """A file to which a process writes its id, and is killed by the kernel above 64 MiB from then.
+    """A file that limits a process to 64 MiB of further memory when it writes its ID into it.
 
-    Empty where nobody may limit memory so.
+    Empty if this user may not limit memory.
     """
     groups = pathlib.Path("/sys/fs/cgroup")
     for root, name in ((groups / "memory", "memory.limit_in_bytes"), (groups, "memory.max")):
@@ -49,23 +49,23 @@ def small_memory() -> Iterator[str]:
 
 @dataclasses.dataclass
 class Job:
-    """A job of ranks in a folder of its own, in which each writes its process id."""
+    """A job of ranks in a separate folder, in which each rank writes its process ID."""
 
     family: str
     ranks: int
     program: str
     settings: dict[str, str] = dataclasses.field(default_factory=dict)
     options: Sequence[str] = ()
-    """Of `tf_hvd run`."""
+    """Options of `tf_hvd run`."""
     within: Callable[[list[str]], list[str]] = list
-    """Makes of the job's command the one that starts it."""
+    """Converts the job's command to the one that is started."""
 
     def __enter__(self) -> Job:
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="prove."))
         self.theirs = unused_segments()
         script = self.folder / "program.py"
         script.write_text(self.program)
-        # Two nodes of two, on one machine.
+        # Simulates two nodes with two ranks each on one machine.
         nodes = {"TF_HVD_RANKS_PER_NODE": "2"} if self.ranks == 4 else {}
         (self.folder / "tmp").mkdir()
         self.environ = {
@@ -101,7 +101,7 @@ class Job:
         subprocess.run(["rm", "-rf", str(self.folder)], check=True)
 
     def processes(self) -> dict[int, int]:
-        """The process id of each rank, once all of them run."""
+        """The process ID of each rank, once all ranks run."""
         deadline = time.monotonic() + STARTS
         while True:
             found = {int(file.suffix[1:]): file for file in self.folder.glob("pid.*")}
@@ -109,18 +109,18 @@ class Job:
             if len(texts) == self.ranks and all(text.endswith("\n") for text in texts.values()):
                 return {rank: int(text) for rank, text in texts.items()}
             assert self.process.poll() is None, f"the job ended early:\n{self.output()}"
-            assert time.monotonic() < deadline, f"the ranks never ran:\n{self.output()}"
+            assert time.monotonic() < deadline, f"the ranks did not start:\n{self.output()}"
             time.sleep(0.02)
 
     def wait(self, limit: float = ENDS) -> int:
-        """The job's exit code; it is an error if it does not end."""
+        """Waits for the job's end and returns its exit code; an AssertionError after `limit`."""
         try:
             return self.process.wait(limit)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"it did not end within {limit} s:\n{self.output()}") from None
 
     def recorded(self, but: int | None = None) -> failure.Failure:
-        """What the job's recordings tell, of all ranks `but` one."""
+        """The explanation from the job's recordings, without that of rank `but`."""
         dump = recording.read(self.folder / "dumps")
         kept = [one for one in dump.recordings if one.rank != but]
         return failure.explain(kept, dump.first, dump.codes)
@@ -129,9 +129,9 @@ class Job:
         return (self.folder / "output").read_text(errors="replace")
 
     def left(self, limit: float = 10) -> list[str]:
-        """What the job has left, for so long: processes, shared memory, files for its time.
+        """The leftovers after at most `limit` seconds: processes, shared memory, temporary files.
 
-        Other jobs have shared memory too, which their processes use, or have left before.
+        Shared memory of other jobs, in use or left behind earlier, does not count.
         """
         deadline = time.monotonic() + limit
         found = self._there()
@@ -142,7 +142,7 @@ class Job:
 
     def _there(self) -> set[str]:
         files = [*unused_segments() - self.theirs]
-        # TensorFlow leaves these where a process has no exit handlers.
+        # TensorFlow leaves these behind if a process does not run its exit handlers.
         own = (self.folder / "tmp").iterdir()
         files += [path for path in own if "__autograph" not in path.name]
         return {*map(str, files), *(f"process {pid}" for pid in self._running())}
@@ -155,7 +155,7 @@ class Job:
                 if mark in path.read_bytes():
                     running.append(int(path.parent.name))
             except OSError:
-                continue  # it has ended
+                continue  # the process has ended
         return running
 
 
@@ -170,7 +170,7 @@ def is_used(shared: pathlib.Path) -> bool:
             if shared.name in maps.read_text():
                 return True
         except OSError:
-            continue  # it has ended
+            continue  # the process has ended
     return False
 
 
@@ -179,7 +179,7 @@ import os, signal, sys, time
 import tensorflow as tf
 import tf_hvd as hvd
 
-# Limits that a program makes short count for init as well, and imports take long.
+# The short limits also apply to init, and imports take long.
 meeting = os.path.join(os.environ["TF_HVD_PROVE"], "meeting")
 os.makedirs(os.path.join(meeting, str(os.getpid())))
 while len(os.listdir(meeting)) < int(os.environ["PROVE_RANKS"]):

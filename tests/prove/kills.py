@@ -1,4 +1,4 @@
-"""kill -9 of each kind of process of a job in each of its phases: what ends, and what goes on."""
+"""kill -9 of each kind of process of a job in each phase: what ends, and what continues."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from prove import Table
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "nodes"))
 import cluster
 
-# Each of two ranks says by a file where it is, and stays there until the kill has been made. In the
-# start, and in a restart, rank 0 waits in init() for rank 1 then.
+# Each of two ranks reports its phase by a file, and stays there until the kill. During the start,
+# and during a restart, rank 0 then waits in init() for rank 1.
 PROGRAM = """
 import atexit, os, time
 folder, plan = os.environ["TF_HVD_PROVE"], os.environ["PLAN"].split()
 rank, start = int(os.environ["TF_HVD_LAUNCHED_RANK"]), os.environ.get("TF_HVD_ELASTIC_START", "0")
 
 def phase():
-    # Where the next kill is to come; what kills were made in is in that folder.
+    # The phase of the next kill; the folder has a file for each phase with a completed kill.
     return next((each for each in plan if not os.path.exists(f"{folder}/killed.{each}")), "")
 
 def is_at(name):
@@ -43,7 +43,7 @@ def wait(name):
         while name == phase() and (rank == 1 or name == "end"):
             time.sleep(0.01)
 
-atexit.register(wait, "end")  # runs after what leaves the job
+atexit.register(wait, "end")  # runs after the handler that leaves the job
 import numpy as np
 import tensorflow as tf
 import tf_hvd as hvd
@@ -64,14 +64,14 @@ def train(state):
     places = ["start", "training", "restart", "commit", "end", ""]
     made = dict.fromkeys(places, 0)
     while True:
-        # All ranks must commit alike, and end.
+        # All ranks must commit and end at the same steps.
         place = int(hvd.allreduce(float(places.index(phase())), op=hvd.Min, name="phase"))
         if places[place] in ("end", ""):
             return
         values.assign_add(hvd.allreduce(tf.ones_like(values), name="ones"))
         state.step += 1
         note("step")
-        commits = places[place] == "commit"  # 16 MB one after another: one is always under way
+        commits = places[place] == "commit"  # 16 MB each, back to back: one is always in progress
         if commits or state.step % 5 == 0:
             state.commit()
         made[places[place]] += 1
@@ -83,30 +83,31 @@ train(state)
 """
 PHASES = ("start", "training", "restart", "commit", "end")
 HOSTS = "alpha:1,beta:1"
-ENDS = 30  # seconds until nothing is left, at the latest
-AGAIN = "tf_hvd run: starting again with"
+ENDS = 30  # maximum seconds until nothing is left
+AGAIN = "tf_hvd run: restarting with"
 WHAT = re.compile(r"^  what:  (.*(?:\n {9}.*)*)", re.MULTILINE)
-# What MPI leaves where machines are several (launcher.md): Open MPI's daemon that is killed, and
-# MPICH, whose launcher kills ranks elsewhere, or in init(), together with their keepers.
+# Files that MPI leaves behind on several machines (launcher.md). They come from Open MPI's killed
+# daemon, and from MPICH, which kills remote ranks, and ranks in init(), together with their
+# keepers.
 OF_MPI = re.compile(r"/(prted|ompi\.beta)\.\d+$|(alpha|beta):/dev/shm/mpich_shm_")
-# What else is looked for on another machine, and processes that are not the job's there.
+# Further leftovers to look for on another machine, and processes there that are not the job's.
 MARKS = ("tf_hvd", "ompi.", "sm_segment.", "mpich_shm_")
 OF_NODES = ("node.sh", "sleep", "sshd", "sshd-session", "sshd-auth")
 Nodes = Mapping[str, cluster.Node]
 
 
 class Kind(NamedTuple):
-    """A kind of process, and what its end means for a job."""
+    """A kind of process, and the effect of its end on a job."""
 
     find: Callable[[jobs.Job, Nodes], int]
-    """Its process, of a job, on its machines."""
+    """Finds the process of a job, given the job's machines."""
     why: str
-    """Why it means that."""
+    """The reason for the effect."""
     ends: Mapping[str, tuple[int, str, str]] = {}
-    """By MPI, "" for both: the exit code of a plain job, whom the closing paragraph names, and by
-    which words, a pattern. Empty: the job goes on. An elastic one is started again then."""
+    """By MPI, "" for both: a plain job's exit code, the process that the closing paragraph names,
+    and the pattern of its text. Empty: the job continues. Otherwise an elastic job restarts."""
     elsewhere: bool = False
-    """Whether it is on another machine than `tf_hvd run`."""
+    """Whether it runs on a different machine from `tf_hvd run`."""
 
 
 def one(processes: Iterable[psutil.Process]) -> int:
@@ -125,10 +126,10 @@ def launcher_of(job: jobs.Job) -> psutil.Process:
 
 
 def of_job(job: jobs.Job, *names: str) -> list[psutil.Process]:
-    """All processes of a job, or those of these names; but for daemons and agents elsewhere."""
+    """All processes of a job, or those with these names, except daemons and agents elsewhere."""
     found = []
     for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):  # it has ended
+        with contextlib.suppress(psutil.Error):  # the process has ended
             ours = process.environ().get("TF_HVD_PROVE") == str(job.folder)
             if ours and (not names or process.name() in names):
                 found.append(process)
@@ -145,13 +146,13 @@ def keeper_on_beta(nodes: Nodes) -> psutil.Process:
 
 
 def rank_1(job: jobs.Job) -> psutil.Process:
-    """Its program, where it was last."""
+    """Rank 1's program, where it reported last."""
     files = job.folder.glob("[a-z]*.1")
     return psutil.Process(int(max(files, key=lambda file: file.stat().st_mtime_ns).read_text()))
 
 
 def watcher(job: jobs.Job, nodes: Nodes) -> int:
-    """It is forked, and nobody's child."""
+    """The watcher: it is forked, and has no parent in the job."""
     parent = launcher_of(job)
     same = (each for each in of_job(job) if each.cmdline() == parent.cmdline())
     return one(each for each in same if each != parent)
@@ -161,37 +162,38 @@ def agent(job: jobs.Job, nodes: Nodes) -> int:
     return one(each for each in on_beta(nodes) if "agent.py" in "".join(each.cmdline()[-3:-2]))
 
 
-RUN, WATCHER, AGENT = "`tf_hvd run`", "its watcher", "the agent of another machine"
+RUN, WATCHER, AGENT = "`tf_hvd run`", "its watcher", "the agent on another machine"
 KILLED = 128 + signal.SIGKILL
 RANK_1 = r"rank 1 was the first to end with an error \(signal 9, Killed\)$"
 LAUNCHER = "the MPI launcher was ended by signal 9, Killed, and its ranks with it$"
 KINDS = {
     RUN: Kind(
         lambda job, nodes: launcher_of(job).pid,
-        "keepers and the watcher end what is left (launcher.md), and nobody can say anything; the "
-        "same command goes on from the commits on disk (elastic.md)",
-        {"": (-signal.SIGKILL, "nobody", "")},
+        "keepers and the watcher end all other processes (launcher.md), and no report is possible; "
+        "the same command continues from the commits on disk (elastic.md)",
+        {"": (-signal.SIGKILL, "no process", "")},
     ),
-    WATCHER: Kind(watcher, "it is there for the end of `tf_hvd run` alone"),
+    WATCHER: Kind(watcher, "it only acts when `tf_hvd run` ends"),
     AGENT: Kind(agent, "`tf_hvd run` starts another one (ADR 27)", elsewhere=True),
     "MPI's launcher": Kind(
         lambda job, nodes: one(of_job(job, "prterun", "mpiexec.hydra")),
-        "it is named (launcher.md), and keepers end the ranks",
-        {"": (KILLED, "it", LAUNCHER)},
+        "the report names it (launcher.md), and keepers end the ranks",
+        {"": (KILLED, "the launcher", LAUNCHER)},
     ),
     "MPI's daemon on another machine": Kind(
         lambda job, nodes: keeper_on_beta(nodes).ppid(),
-        "MPI's launcher ends for the loss of that machine (launcher.md); MPICH's does not say so",
+        "MPI's launcher ends because it lost that machine (launcher.md); MPICH's does not report "
+        "this",
         {
             "openmpi": (1, "the loss of a machine", ".*Open MPI does this when it loses another"),
             # Or the keeper there has asked its rank to end, and both have made a last commit.
-            "mpich": (255, "nobody", r"rank 0 was process \d+$|a rank was asked to end"),
+            "mpich": (255, "no process", r"rank 0 was process \d+$|received a termination signal"),
         },
         elsewhere=True,
     ),
     "a rank's keeper": Kind(
         lambda job, nodes: rank_1(job).ppid(),
-        "the program ends with it, and for MPI's launcher it is the rank (launcher.md)",
+        "the program ends with it, and MPI's launcher treats it as the rank (launcher.md)",
         {"": (KILLED, "rank 1", RANK_1)},
     ),
     "a rank's program": Kind(
@@ -203,7 +205,7 @@ KINDS = {
 
 
 def records(job: jobs.Job, what: str) -> list[tuple[int, float]]:
-    """Which steps rank 0 has made, or from which it went on, and when."""
+    """The steps that rank 0 has made, or from which it continued, with their times."""
     file = job.folder / "steps"
     lines = re.findall(rf"{what} (\d+) (\S+)\n", file.read_text() if file.exists() else "")
     return [(int(step), float(when)) for step, when in lines]
@@ -218,18 +220,18 @@ def wait_for(job: jobs.Job, done: Callable[[], object], what: str) -> None:
 
 
 def disturb(job: jobs.Job, name: str, phase: str, nodes: Nodes) -> float:
-    """Kills one process of a job when it has come to a phase; returns when that was."""
+    """Kills one process of a job when the job reaches a phase; returns the time of the kill."""
 
     def come_to(place: str) -> None:
         wait_for(job, lambda: len([*job.folder.glob(f"{place}.[01]")]) == 2, place)
 
     kind, restarts = KINDS[name], job.output().count(AGAIN)
-    if phase == "restart" and (name == RUN or not kind.ends):  # nothing else makes one
+    if phase == "restart" and (name == RUN or not kind.ends):  # no other kill causes a restart
         come_to("training")
         first = keeper_on_beta(nodes).children() if nodes else [rank_1(job)]
         os.kill(one(first), signal.SIGKILL)
     come_to(phase)
-    time.sleep(0.3)  # rank 0 comes into init(), or steps are made
+    time.sleep(0.3)  # until rank 0 is in init(), or steps are made
     victim, killed = kind.find(job, nodes), time.time()
     os.kill(victim, signal.SIGKILL)
     if kind.ends and name != RUN and "--min-np" in job.options:
@@ -242,33 +244,34 @@ def disturb(job: jobs.Job, name: str, phase: str, nodes: Nodes) -> float:
 
 
 def is_other(job: jobs.Job, nodes: Nodes, old: int) -> bool:
-    with contextlib.suppress(ValueError, psutil.Error):  # there is none yet
+    with contextlib.suppress(ValueError, psutil.Error):  # the new process does not exist yet
         return agent(job, nodes) != old
     return False
 
 
 def leaves_nothing(job: jobs.Job, nodes: Nodes) -> None:
-    """That nothing is left, on all machines, when all had time to end."""
+    """Checks that nothing is left on any machine after the time limit."""
     found = job.left(ENDS)
     for name, node in nodes.items():
         for folder in ("/dev/shm", "/run/sshd"):
             for each in pathlib.Path(f"/proc/{node.init}/root{folder}").iterdir():
                 if each.name.startswith(MARKS):
                     found.append(f"{name}:{folder}/{each.name}")
-                    each.unlink(missing_ok=True)  # the next job leaves things of its own
+                    each.unlink(missing_ok=True)  # so that the next job's leftovers are separate
     found += [each.name() for each in on_beta(nodes)] if nodes else []
     found = [each for each in found if each not in OF_NODES and not OF_MPI.search(each)]
-    assert not found, f"left: {found}:\n{job.output()}"
+    assert not found, f"left behind: {found}:\n{job.output()}"
 
 
 def run(
     family: str, name: str, elastic: bool, plan: Sequence[str], nodes: Nodes, disk: str
 ) -> list[tuple[int, int, str]]:
-    """Has a job come to some phases, and kills a process in each.
+    """Lets a job reach some phases, and kills a process in each of them.
 
     Returns:
-        Of each kill: the step that training went on from, or that a job began at whose `tf_hvd run`
-        was killed; how many steps had been made; the exit code, and the seconds.
+        One tuple for each kill: the step from which training continued, the number of steps made
+        before, and the exit code with the seconds. After a kill of `tf_hvd run`, the first is the
+        step at which the job began.
     """
     named = outcome(family, name)[2]
     options = ["--min-np", "2"] * elastic + ["-H", HOSTS] * bool(nodes)
@@ -285,7 +288,7 @@ def run(
     found = []
     for phase, killed in zip(plan, kills, strict=True):
         made = max((step for step, _ in steps), default=0)
-        text = f"{code}, {seconds:.1f} s" if named else f"{gone:.1f} s" if code else "goes on"
+        text = f"{code}, {seconds:.1f} s" if named else f"{gone:.1f} s" if code else "continues"
         begun, when = froms[0] if froms else (0, 0.0)
         if elastic and named:
             begun, when = next(each for each in froms if each[1] > killed)
@@ -299,32 +302,32 @@ def run(
 def outcome(family: str, name: str) -> tuple[int, str, str]:
     """See `Kind.ends`."""
     ends = KINDS[name].ends
-    return ends.get(family, ends.get("", (0, "nobody", "")))
+    return ends.get(family, ends.get("", (0, "no process", "")))
 
 
 def judge(
     expected: tuple[int, str, str], elastic: bool, plan: Sequence[str], code: int, output: str
 ) -> None:
-    """That a job ended, was started again and named who was killed, as is expected."""
-    alone, _, named = expected
+    """Checks that a job ended, restarted, and named the killed process, as expected."""
+    plain, _, named = expected
     told = [" ".join(text.split()) for text in WHAT.findall(output)]
     ends = len(plan) if named else 0
-    first = "restart" in plan and not named  # a kill that is not one of those
-    assert code == (0 if elastic and named else alone), f"exit code {code}: {output}"
+    first = "restart" in plan and not named  # a kill that only causes the restart
+    assert code == (0 if elastic and named else plain), f"exit code {code}: {output}"
     assert output.count(AGAIN) == first + ends * elastic, f"restarts: {output}"
-    assert len(told) == first + ends, f"who was named: {told}: {output}"
+    assert len(told) == first + ends, f"reports: {told}: {output}"
     assert not named or all(re.match(named, each) for each in told), f"not {named}: {output}"
 
 
 def check(phase: str, begun: int, made: int, apart: int, where: str) -> None:
-    """That training went on from one of the last two commits, which are so many commits apart."""
+    """Checks that training continued from one of the last two commits, `apart` commits apart."""
     apart *= 1 if phase == "commit" and apart == 1 else 5
     assert made // apart * apart - 2 * apart <= begun <= made, f"{begun} of {made}: {where}"
 
 
 def row(family: str, name: str, elastic: bool, nodes: Nodes, phases: Sequence[str]) -> list[str]:
-    """What became of a job for a kill in each of the phases."""
-    # A job that goes on, or is started again, comes to all of them; but there is one watcher.
+    """A job's results for a kill in each of the phases."""
+    # A job that continues, or restarts, reaches all phases in turn; but there is only one watcher.
     plans = [[phase] for phase in phases]
     if elastic and name not in (RUN, WATCHER):
         plans = [list(phases)]
@@ -332,7 +335,7 @@ def row(family: str, name: str, elastic: bool, nodes: Nodes, phases: Sequence[st
         kept = disk if elastic and name == RUN else ""
         found = [each for plan in plans for each in run(family, name, elastic, plan, nodes, kept)]
     texts = [text for _, _, text in found]
-    if kept:  # each job has gone on from what the one before has left on disk
+    if kept:  # each job has continued from the previous job's commits on disk
         for number, ((_, made, text), (begun, _, _)) in enumerate(itertools.pairwise(found)):
             check(phases[number], begun, made, 2, name)
             texts[number] = f"{begun} of {made}, {text}"
@@ -346,13 +349,13 @@ SHORT = (
 
 
 def rows(short: bool) -> Sequence[tuple[str, str, bool, Sequence[str]]]:
-    """MPI, kind, whether the job is elastic, and phases."""
+    """Each combination of MPI, kind and elastic or plain job, with its phases."""
     if short:
         return SHORT
     found: list[tuple[str, str, bool, Sequence[str]]] = []
     for name, family in itertools.product(KINDS, jobs.LIBRARIES):
-        # Before and after the training an elastic job is as a plain one, for a watcher; a plain one
-        # has an agent elsewhere only when it is asked to end.
+        # For a watcher, an elastic job outside its training behaves like a plain one. A plain job
+        # has an agent elsewhere only while it is asked to end.
         alike = ("start", "training", "end") if name == WATCHER else ()
         found.append((family, name, True, [each for each in PHASES if each not in alike]))
         if name != AGENT:
@@ -361,22 +364,26 @@ def rows(short: bool) -> Sequence[tuple[str, str, bool, Sequence[str]]]:
 
 
 def prove(short: bool) -> Table:
-    """See the head of this file."""
+    """See the module's docstring."""
     table = Table(
-        "`kill -9` of each kind of process of a job of two ranks: before `init()` has returned, "
-        "in the training, in a restart after another kill, while a commit of 16 MB is made, and "
-        "at the end, when the program has left the job. Each time the job did what is expected "
-        "(`tests/prove/kills.py` says what, and why), and left no process, shared memory or "
-        "file, but for what MPI leaves of its own where machines are several (launcher.md). An "
-        "elastic job always ended with exit code 0; a cell has the step that training went on "
-        "from, of how many that had been made, and the seconds until then (after a kill in the "
-        "training, also those of the kill in its restart). Where `tf_hvd run` was killed it has "
-        "the step that the same command went on from, with every second commit in "
-        "`TF_HVD_COMMIT_DIR`, and the seconds until nothing was left. Of a plain job it has the "
-        "exit code, and the seconds until the end. Before that `./dev` killed ranks at 100 random "
-        "moments inside operations, in jobs of 3 and 4 ranks without Python; each of the others "
-        "was told who had died (`tests/runtime/transport/kills_test.sh`).",
-        ["killed", "MPI", "job", "who was named", *PHASES],
+        "In two-rank jobs, `kill -9` ends one process of each kind in up to five phases. "
+        "Start: before `init()` has returned. Training. Restart: while the job restarts after "
+        "another kill. Commit: while the job writes a commit of 16 MB. End: after the program has "
+        "left the job. Every job behaved as expected; `tests/prove/kills.py` describes the "
+        "expected behaviour and the reasons. The jobs left no process, shared memory or file "
+        "behind, except MPI files in jobs on several machines (launcher.md). For an elastic "
+        "job, a cell shows the step from which training continued, the number of steps completed "
+        "before the kill, and the time until training continued. For kills during training, "
+        "this time includes a second kill during the restart. All elastic jobs ended with "
+        "exit code 0. For a kill of `tf_hvd run` in an elastic job, a cell shows the step from "
+        "which the repeated command continued, and the number of steps completed before the kill. "
+        "The time given is the time until all processes had ended. Every second commit was saved "
+        "in `TF_HVD_COMMIT_DIR`. For a plain job, a cell shows the exit code, and the time until "
+        "the job ended. Before that, `./dev` "
+        "killed ranks at 100 random moments inside operations, in jobs of 3 and 4 ranks without "
+        "Python. Each surviving rank reported the killed one "
+        "(`tests/runtime/transport/kills_test.sh`).",
+        ["killed", "MPI", "job", "named in the error", *PHASES],
     )
     reason = cluster.why_not()
     assert short or not reason, f"no second host on this machine: {reason}"

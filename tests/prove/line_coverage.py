@@ -1,8 +1,8 @@
-"""Which lines the tests reach, in Python (coverage.py) and in C++ (gcov).
+"""The lines that the tests reach, in Python (coverage.py) and in C++ (gcov).
 
-`./dev prove coverage` builds with `--config=coverage` and runs the C++ tests first; here the
-Python tests run against the wheel that was built so, and both are added up. What a process that
-is killed had reached is not counted, nor is what runs on GPUs.
+`./dev prove coverage` builds with `--config=coverage` and runs the C++ tests first. This module
+then runs the Python tests against that wheel, and adds the counts up. Code that only killed
+processes or GPUs ran is not counted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import tempfile
 
 from prove import ROOT, Table
 
-# About the wheel's own files and builds, which are others here.
+# Tests of the wheel's files and builds, which differ here.
 LEFT_OUT = (
     "tests/wheel_test.py", "tests/prove_test.py", "tests/sanitizers_test.py", "tests/containers",
 )  # fmt: skip
@@ -37,11 +37,11 @@ exclude_also =
     if TYPE_CHECKING:
 """
 Counts = dict[str, tuple[int, int]]
-"""For each folder: lines that were reached, and all that could be."""
+"""For each folder: reached lines, and all lines."""
 
 
 def run_pytest(tests: list[str], settings: pathlib.Path) -> str:
-    """Its closing line. Tests may fail: of what is instrumented they ask too much."""
+    """Runs tests and returns pytest's last line. Some tests fail with instrumented code."""
     command = [sys.executable, "-m", "pytest", "--ignore=tests/python/parallel", "-q", "-n", "2"]
     done = subprocess.run(
         [*command, *tests],
@@ -68,7 +68,7 @@ def of_python(settings: pathlib.Path) -> Counts:
 
 
 def counts_of(files: dict[str, dict[str, list[int]]]) -> Counts:
-    """By name in the package: tests install it in other places too, and a line counts once."""
+    """Counts by name in the package: tests install it in several places, but a line counts once."""
     reached: dict[str, set[int]] = collections.defaultdict(set)
     lines: dict[str, set[int]] = collections.defaultdict(set)
     for path, file in files.items():
@@ -79,7 +79,7 @@ def counts_of(files: dict[str, dict[str, list[int]]]) -> Counts:
 
 
 def of_cpp() -> Counts:
-    """A line counts once, however many objects have it, of which one must have run it."""
+    """A line counts once, although several objects may have it; one of them must have run it."""
     root = pathlib.Path(os.environ["GCOV_PREFIX"])
     built = (ROOT / "bazel-bin").resolve()
     found = [str(file) for name in CPP for file in (built / name).rglob("*.gcda")]
@@ -114,8 +114,9 @@ def prove_coverage(short: bool) -> Table:
         closing = run_pytest(tests, settings)
         counts = {"Python": of_python(settings), "C++": of_cpp()}
     table = Table(
-        "Lines that the C++ tests and the Python tests reach, without the sanitizers' runs; "
-        f"pytest's closing line was `{closing}`.",
+        "The table shows how many lines of code the C++ tests and the Python tests execute. Runs "
+        "under the sanitizers are not included. The last line of pytest's output was "
+        f"`{closing}`.",
         ["folder", "lines", "reached", "share"],
     )
     for language, folders in counts.items():

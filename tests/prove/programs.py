@@ -1,4 +1,4 @@
-"""Proofs that are programs of their own, with more to do than on every day."""
+"""Proofs that run separate programs, with more work than in the daily tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PARALLEL = ROOT / "tests" / "python" / "parallel"
 
 
 def output_of(command: Sequence[str | pathlib.Path], environ: Mapping[str, str]) -> str:
-    """What it prints; an exit code is an error with all of it."""
+    """The program's output; raises with the output if the exit code is not 0."""
     done = subprocess.run(
         [*map(str, command)],
         cwd=ROOT,
@@ -38,7 +38,8 @@ def output_of(command: Sequence[str | pathlib.Path], environ: Mapping[str, str])
 def prove_seeds(short: bool) -> Table:
     """The protocol's simulation, and random programs on software GPUs."""
     table = Table(
-        "Every seed is a random schedule; none has found a fault, and each mutant is noticed.",
+        "Each seed selects a random schedule. No seed revealed a fault. Each mutant is a "
+        "deliberate bug. The tests detected every mutant.",
         ["test", "seeds", "faults", "s"],
     )
     last = 300 if short else 8000
@@ -51,7 +52,7 @@ def prove_seeds(short: bool) -> Table:
 
 
 class Damage(NamedTuple):
-    """A test that reads damaged data, as many rounds as it is told."""
+    """A test that reads damaged data, with a configurable number of rounds."""
 
     what: str
     test: str
@@ -59,7 +60,7 @@ class Damage(NamedTuple):
 
 
 DAMAGED = (
-    Damage("models, for strip-ops", "tests/strip/hostile_test.py::test_damaged_bytes", 10_000),
+    Damage("models for strip-ops", "tests/strip/hostile_test.py::test_damaged_bytes", 10_000),
     Damage("recordings", "tests/observe/recording_test.py::test_a_damaged_file", 10_000),
     Damage("messages to an agent", "tests/elastic/protocol_test.py", 3000),
 )
@@ -67,27 +68,28 @@ SEED = 2000
 
 
 def prove_damage(table: Table, short: bool) -> None:
-    """Adds what was read in damaged form: all of it was refused or read."""
-    if not short:  # ./dev has run it, under the address sanitizer
+    """Adds the damaged data that was read; all of it was rejected or read."""
+    if not short:  # ./dev has already run it, under the address sanitizer
         rounds, seed = (os.environ[f"TF_HVD_FUZZ_{name}"] for name in ("ROUNDS", "SEED"))
-        table.add("messages of the agreement, damaged", "", "", rounds, seed)
+        table.add("damaged agreement messages", "", "", rounds, seed)
     for what, test, rounds in DAMAGED:
         file, _, name = test.partition("::")
         count = str(rounds // 100 if short else rounds)
-        # Hypothesis has an option of its own for the seed.
+        # Hypothesis has a separate option for the seed.
         run = [sys.executable, "-P", "-m", "pytest", "-q", f"--hypothesis-seed={SEED}"]
         environ = {"TF_HVD_FUZZ_ROUNDS": count, "TF_HVD_FUZZ_SEED": str(SEED)}
         run += ["--timeout=1800", file, *(["-k", name] if name else [])]
         said = output_of(run, {**environ, "PYTHONSAFEPATH": "1", "TF_CPP_MIN_LOG_LEVEL": "3"})
         assert " passed" in said, said
-        table.add(f"{what}, damaged", "", "", count, SEED)
+        table.add(f"damaged {what}", "", "", count, SEED)
 
 
 def prove_fuzz(short: bool) -> Table:
-    """Random programs and trainings against what is right, and damaged data of all kinds."""
+    """Random programs and trainings against expected results, and damaged data of all kinds."""
     table = Table(
-        "Collectives gave what NumPy gives, and trainings what one worker has. Damaged data was "
-        "refused, or read as what it is then, and nothing else happened.",
+        "Every collective returned the same result as NumPy. Every training run had the same "
+        "result as a run with one worker. Damaged data was rejected, or was read if it was still "
+        "valid. The damage had no other effect.",
         ["what", "MPI", "ranks", "how many", "seed"],
     )
     shapes = [("openmpi", 2)] if short else [(f, n) for f in jobs.LIBRARIES for n in (2, 3, 4)]
@@ -105,20 +107,20 @@ def prove_fuzz(short: bool) -> Table:
         programs = [PARALLEL / "programs_run.py", "--programs", str(calls), "--seed", seed]
         said = output_of([*run, *programs], environ)
         assert re.search(rf"^{calls} programs gave what NumPy gives", said, re.MULTILINE), said
-        table.add("programs of collectives", family, ranks, calls, seed)
+        table.add("programs with collectives", family, ranks, calls, seed)
         training = [PARALLEL / "training_run.py", "--programs", str(trainings), "--seed", seed]
         said = output_of([*run, *training], environ)
-        assert f"{trainings} of {trainings} training programs gave" in said, said
-        table.add("trainings", family, ranks, trainings, seed)
+        assert f"{trainings} of {trainings} training programs had" in said, said
+        table.add("training runs", family, ranks, trainings, seed)
     prove_damage(table, short)
     return table
 
 
 def prove_wheels(short: bool) -> Table:
-    """The release's wheel with each minor of TensorFlow, installed as a user does, at 2 ranks."""
+    """The release's wheel with each minor version of TensorFlow, installed like a user would."""
     table = Table(
-        "The wheel was built, installed beside each TensorFlow into an environment of its own, and "
-        "ran `dev_support/smoke.py` with 2 ranks.",
+        "The wheel was built, and installed with each TensorFlow version in a separate "
+        "environment. In each environment, `dev_support/smoke.py` ran with 2 ranks.",
         ["TensorFlow", "wheel", "bytes"],
     )
     said = output_of([ROOT / "dev", "smoke", *([] if short else ["--release"])], {})

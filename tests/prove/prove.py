@@ -1,8 +1,8 @@
-"""Evidence that is too long for every day: `./dev prove NAME [--short]`.
+"""Evidence that takes too long for every day: `./dev prove NAME [--short]`.
 
-Each proof is a function `prove(short)` of its module (`prove_NAME` where the module has another
-name), which returns a table, or raises an AssertionError that says what did not hold. Without
---short the table goes into a page of docs/, with the commit that it was made on.
+Each proof is a function `prove(short)` of its module, or `prove_NAME` in a module with another
+name. It returns a table, or raises an AssertionError that names the failure. Without --short the
+table is written into a page of docs/, with the commit that it was made on.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from collections.abc import Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "evidence.md"
-# Whose table is on a page of its own.
+# Proofs with their table on another page.
 PAGES = {
     "faults": ROOT / "docs" / "failures.md",
     "call": ROOT / "docs" / "life_of_an_allreduce.md",
 }
-# Whose section has another heading than its name.
-HEADINGS = {"call": "What it passes through"}
-# Which module has a proof, where it is not its namesake.
+# Proofs with a heading that is not their name.
+HEADINGS = {"call": "Files and forms"}
+# Proofs in a module with another name.
 MODULES = dict.fromkeys(("seeds", "fuzz", "wheels"), "programs") | {"coverage": "line_coverage"}
-# As in dev_support/prove.sh.
+# The same as in dev_support/prove.sh.
 NAMES = (
     "kills",
     "soak",
@@ -47,10 +47,10 @@ NAMES = (
 
 @dataclasses.dataclass
 class Table:
-    """What was found, row by row."""
+    """The results, row by row."""
 
     claim: str
-    """What the rows show, in a sentence."""
+    """A sentence about the meaning of the rows."""
     columns: Sequence[str]
     rows: list[Sequence[object]] = dataclasses.field(default_factory=list)
 
@@ -64,7 +64,7 @@ class Table:
 
 
 def with_section(page: str, heading: str, text: str) -> str:
-    """The page with this text where the proof's own was, or at its end."""
+    """The page, in which `text` replaces the proof's section or is added at the end."""
     section = f"## {heading}\n\n{text}"
     old = re.compile(rf"^## {heading}\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
     if old.search(page):
@@ -84,19 +84,19 @@ def commit() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="./dev prove")
     parser.add_argument("name", choices=NAMES)
-    parser.add_argument("--short", action="store_true", help="a few of each, and no page")
+    parser.add_argument("--short", action="store_true", help="run a few cases, write no page")
     arguments = parser.parse_args()
     make(arguments.name, arguments.short)
 
 
 def make(name: str, short: bool) -> None:
-    """Makes a table of a proof and, but for the short form, writes it."""
+    """Makes a proof's table and, except in the short form, writes it."""
     module = importlib.import_module(MODULES.get(name, name))
     prove = getattr(module, f"prove_{name}" if name in MODULES else "prove")
     started = time.monotonic()
     table = prove(short)
     minutes = (time.monotonic() - started) / 60
-    assert table.rows, "nothing was tried"
+    assert table.rows, "the proof ran no cases"
     if not short:
         made = (
             f"`./dev prove {name}`, {datetime.date.today()}, commit {commit()}, "

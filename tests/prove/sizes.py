@@ -1,4 +1,4 @@
-"""Large and many: tensors above 2 GiB, thousands in one function, large objects."""
+"""Large data: tensors above 2 GiB, thousands of tensors in one function, large objects."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import json
 import jobs
 from prove import Table
 
-# Each value of a tensor is known from its place and its rank, so that results are compared, bit by
-# bit and piece by piece, with what NumPy makes of the same pieces.
+# Each value of a tensor depends only on its index and rank, so results are compared bit by bit and
+# piece by piece with NumPy's result for the same pieces.
 PROGRAM = """
 import json, resource
 import numpy as np
 
 PERIOD = 61
-PIECE = PERIOD << 16  # values; tensors have so many, or a multiple
+PIECE = PERIOD << 16  # values; the length of a tensor is a multiple of it
 scale, rows = int(os.environ["SIZES_SCALE"]), []
 
 def piece(of, start, size, dtype):
@@ -25,12 +25,12 @@ pattern = {dtype: np.resize(np.arange(PERIOD), PERIOD + PIECE).astype(dtype)
            for dtype in ("float32", "int8")}
 
 def tensor(of, size, dtype):
-    # Not from an array, of which TensorFlow would make more than one copy.
+    # Not from an array, because TensorFlow would copy it more than once.
     return tf.tile(tf.constant(piece(of, 0, PIECE, dtype)), [size // PIECE])
 
 def check(result, parts):
-    # parts: how many values, and what makes of a start, a size and a dtype those that are due.
-    values = np.asarray(result)  # numpy() makes a copy
+    # parts: number of values, and a function of start, size and dtype for the expected values.
+    values = np.asarray(result)  # numpy() would copy
     assert values.shape == (sum(size for size, _ in parts),), values.shape
     at = 0
     for size, due in parts:
@@ -63,7 +63,7 @@ def large(dtype, size):
         [(count, lambda *where: piece(1, *where))],
     )
     del mine
-    # Of the ranks together as large; of different lengths.
+    # Together the ranks have the same size, in different lengths.
     counts = [count // PIECE // 2 * PIECE, (count // PIECE // 2 + 1) * PIECE]
     mine = tensor(rank, counts[rank], dtype)
     check(
@@ -107,7 +107,7 @@ large("int8", (2 << 30) + (256 << 20))
 objects(240 << 20)
 many(5000 // scale)
 most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-rows.append(["memory of a rank at most", "", max(hvd.allgather_object(most))])
+rows.append(["highest memory use on any rank", "", max(hvd.allgather_object(most))])
 if rank == 0:
     with open(os.path.join(os.environ["TF_HVD_PROVE"], "rows"), "w") as file:
         json.dump(rows, file)
@@ -116,7 +116,7 @@ LIMIT = 900  # seconds
 
 
 def rows_of(family: str, scale: int) -> dict[tuple[str, str], str]:
-    """What was done, with how much, and the cell of each."""
+    """The measured calls, each with its size and the text of its cell."""
     settings = {"SIZES_SCALE": f"{scale}"}
     with jobs.Job(family, 2, jobs.PREAMBLE + PROGRAM, settings) as job:
         code = job.wait(jobs.STARTS + LIMIT)
@@ -132,8 +132,8 @@ def rows_of(family: str, scale: int) -> dict[tuple[str, str], str]:
 
 def prove(short: bool) -> Table:
     table = Table(
-        "Two ranks on one machine; each result was compared bit by bit with NumPy's. A cell has "
-        "the time of the call on rank 0.",
+        "Two ranks on one machine made each call. Each result was compared bit by bit with a NumPy "
+        "result. A cell shows how long the call took on rank 0.",
         ["what", "how much", *jobs.LIBRARIES],
     )
     found = {family: rows_of(family, 64 if short else 1) for family in jobs.LIBRARIES}

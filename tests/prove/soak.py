@@ -1,4 +1,4 @@
-"""Ten minutes of all kinds of calls, each checked: nothing grows."""
+"""Ten minutes of all kinds of calls, each checked: no resource usage grows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PROGRAM = """
 import ctypes, json, keras, psutil
 import numpy as np
 
-# What malloc has given out: what lies in memory depends on when it gives it back, and on others.
+# Memory that malloc has given out. Resident memory also depends on when malloc returns it.
 class Given(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in (
         "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks",
@@ -68,7 +68,7 @@ def round_of_calls():
     fit()
     return calls + 16
 
-for _ in range(20):  # what is made once is there
+for _ in range(20):  # objects that are created once exist after this
     round_of_calls()
 here()
 started, calls, samples = time.monotonic(), 0, []
@@ -83,13 +83,13 @@ if rank == 0:
     with open(os.path.join(os.environ["TF_HVD_PROVE"], "samples"), "w") as file:
         json.dump(everybody, file)
 """
-MOST = 32 << 20  # bytes that a rank may grow by after the first sample: Python's and TensorFlow's
+MOST = 32 << 20  # maximum growth of a rank, in bytes, by Python and TensorFlow
 
 
 def prove(short: bool) -> Table:
     minutes, samples = (0.3, 3) if short else (10, 10)
     settings = {"SOAK_MINUTES": str(minutes), "SOAK_SAMPLES": str(samples)}
-    settings["PYTHONMALLOC"] = "malloc"  # Python's own memory is seen as well
+    settings["PYTHONMALLOC"] = "malloc"  # includes Python's own memory
     with jobs.Job("openmpi", 3, jobs.PREAMBLE + PROGRAM, settings) as job:
         code = job.wait(jobs.STARTS + minutes * 60 + jobs.ENDS)
         assert code == 0, job.output()
@@ -97,9 +97,9 @@ def prove(short: bool) -> Table:
         left = job.left()
     assert not left, left
     table = Table(
-        "Three ranks make all kinds of calls, of Keras' `fit` as well, each result checked; the "
-        "most of any rank:",
-        ["calls of a rank", "memory of its own, MiB", "open files", "threads"],
+        "Three ranks make all kinds of calls, including Keras' `fit`, and check each result. The "
+        "table shows the highest value on any rank:",
+        ["calls per rank", "private memory, MiB", "open files", "threads"],
     )
     for ranks in zip(*everybody, strict=True):
         calls, memory, files, threads = (max(values) for values in zip(*ranks, strict=True))
@@ -107,6 +107,6 @@ def prove(short: bool) -> Table:
     for first, *_, last in everybody:
         assert last[1] < first[1] + MOST, f"memory grew from {first[1]} to {last[1]} bytes"
         assert last[2] <= first[2], f"open files grew from {first[2]} to {last[2]}"
-        # The one that fires completions meanwhile begins when it has something to do.
+        # The thread that fires completions starts when it first has work.
         assert last[3] <= first[3] + 1, f"threads grew from {first[3]} to {last[3]}"
     return table

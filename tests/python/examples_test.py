@@ -1,4 +1,4 @@
-"""The examples train, as their first lines say, and end with identical weights."""
+"""The examples train as their first lines say, and end with identical weights."""
 
 import gzip
 import importlib.util
@@ -20,10 +20,10 @@ pytestmark = pytest.mark.usefixtures("extras", "usual_garbage")
 
 @pytest.fixture
 def run(run_to_end, extras):
-    """The output of an example with 2 ranks."""
+    """Runs an example with 2 ranks and returns the output."""
 
     def run_example(example, *arguments):
-        # In this mode the examples would not find the modules beside them.
+        # Because of PYTHONSAFEPATH the examples would not find the modules next to them.
         environ = {name: text for name, text in os.environ.items() if name != "PYTHONSAFEPATH"}
         command = [sys.executable, "-m", "tf_hvd_command", "run", "-np", "2", sys.executable]
         command += [str(EXAMPLES / f"{example}.py"), *map(str, arguments)]
@@ -35,7 +35,7 @@ def run(run_to_end, extras):
 
 
 def only(pattern, output):
-    """The one line that matches; lines of two ranks would be two."""
+    """The only line that matches; the lines of two ranks would be two."""
     found = re.findall(rf"^{pattern}\s*$", output, re.MULTILINE)
     assert len(found) == 1, (pattern, found)
     return found[0]
@@ -59,7 +59,7 @@ def test_two_ranks_learn_the_digits(run, example):
     assert float(epochs[-1][1]) < 0.5 * float(epochs[0][1])
 
 
-def test_session_goes_on_from_its_checkpoint(run, tmp_path):
+def test_session_resumes_from_its_checkpoint(run, tmp_path):
     folder = tmp_path / "checkpoints"
     first = run("mnist_session", "--epochs", 2, "--checkpoints", folder)
     only(r"epoch 2/2 .*", first)
@@ -99,7 +99,7 @@ def data():
     return load_module("digits_data")
 
 
-def test_scikit_learns_digits(data):
+def test_scikit_learn_digits(data):
     (train, train_labels), (test, test_labels) = data.load()
     assert train.shape == (1500, 8, 8, 1)
     assert test.shape == (297, 8, 8, 1)
@@ -108,14 +108,14 @@ def test_scikit_learns_digits(data):
     assert set(train_labels) == set(test_labels) == set(range(10))
 
 
-def test_mnists_test_set_alone_is_split(data, tmp_path):
+def test_mnist_test_set_on_its_own_is_split(data, tmp_path):
     images = np.arange(1010 * 4).reshape(1010, 2, 2) % 256
     write_idx(tmp_path / "t10k-images-idx3-ubyte.gz", images)
     write_idx(tmp_path / "t10k-labels-idx1-ubyte.gz", np.arange(1010) % 10)
     (train, train_labels), (test, test_labels) = data.load(tmp_path)
     assert len(train) == len(train_labels) == 10
     assert len(test) == len(test_labels) == 1000
-    # None twice, none lost, each with its own label.
+    # No image is lost or duplicated, and each has its label.
     pixels = np.concatenate([test, train])[..., 0]
     labels = np.concatenate([test_labels, train_labels])
     expected = sorted(
@@ -127,7 +127,7 @@ def test_mnists_test_set_alone_is_split(data, tmp_path):
     assert np.array_equal(again, test)
 
 
-def test_mnists_train_set_is_used_if_it_is_there(data, tmp_path):
+def test_mnist_train_set_is_used_if_it_exists(data, tmp_path):
     for kind, count in (("train", 7), ("t10k", 3)):
         write_idx(tmp_path / f"{kind}-images-idx3-ubyte", np.full((count, 2, 2), count))
         write_idx(tmp_path / f"{kind}-labels-idx1-ubyte", np.arange(count))
@@ -137,17 +137,17 @@ def test_mnists_train_set_is_used_if_it_is_there(data, tmp_path):
     assert list(train_labels) == list(range(7))
 
 
-def test_a_folder_without_mnist(data, tmp_path):
+def test_folder_without_mnist(data, tmp_path):
     with pytest.raises(SystemExit, match="not MNIST"):
         data.load(tmp_path)
 
 
-def test_a_file_that_is_cut_short(data, tmp_path):
+def test_truncated_file(data, tmp_path):
     for name, array in (("images-idx3", np.zeros((3, 2, 2))), ("labels-idx1", np.zeros(3))):
         write_idx(tmp_path / f"t10k-{name}-ubyte", array)
     path = tmp_path / "t10k-images-idx3-ubyte"
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(SystemExit, match="not whole"):
+    with pytest.raises(SystemExit, match="not a complete IDX file"):
         data.load(tmp_path)
 
 
@@ -161,15 +161,15 @@ def test_ranks_share_each_epoch(data):
     assert data.steps_per_epoch(images, 10, 2) == 6
     seen = [image for share in shares for batch in share for image in batch]
     assert sorted(seen) == list(range(103))
-    # With the same global batch, one rank sees in each step what two see together.
-    alone = [set(batch) for batch, _ in data.batches(images, images, 20, 4, 0, 1)]
-    assert [set(a) | set(b) for a, b in zip(*shares, strict=True)] == alone
+    # With the same global batch, one rank's step has the rows of two ranks' steps.
+    single = [set(batch) for batch, _ in data.batches(images, images, 20, 4, 0, 1)]
+    assert [set(a) | set(b) for a, b in zip(*shares, strict=True)] == single
     other = [list(batch) for batch, _ in data.batches(images, images, 10, 5, 0, 2)]
     assert other != shares[0]
 
 
 def test_no_rank_has_an_empty_batch(data):
-    images = np.arange(61)  # one is left over
+    images = np.arange(61)  # one image is left over
     shares = [list(data.batches(images, images, 10, 0, rank, 2)) for rank in range(2)]
     assert [len(share) for share in shares] == [3, 3] == 2 * [data.steps_per_epoch(images, 10, 2)]
     assert all(len(batch) == 10 for share in shares for batch, _ in share)
@@ -182,7 +182,7 @@ def test_ranks_share_the_test_set(data):
     assert sorted(seen) == list(range(1003))
 
 
-def test_different_weights_are_an_error():
+def test_different_weights_raise():
     module = load_module("training_report")
     report = module.Report(1, 2, epochs=1, steps=1, images=1)
     same = module.digest([np.float32([0.0, 1.0])])

@@ -1,5 +1,5 @@
-// The C API of a process that is alone: what Python sees before init, after it,
-// and when the settings are wrong.
+// The C API of a single process: its results before init, after it, and with
+// invalid settings.
 #include "runtime/api/c_api.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 
 class CApiTest : public ::testing::Test {
  protected:
-  // A launcher that runs this test would count its own ranks.
+  // Removes the variables of a launcher that runs this test.
   void SetUp() override {
     for (const char* name :
          {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "PMI_SIZE",
@@ -89,7 +89,7 @@ TEST_F(CApiTest, SecondInitKeepsTheRuntimeAndShutdownAllowsAnother) {
   EXPECT_NE(DefaultRuntime(), first);
 }
 
-TEST_F(CApiTest, WhoHoldsTheRuntimeKeepsIt) {
+TEST_F(CApiTest, RuntimeInUseOutlivesShutdown) {
   ASSERT_EQ(Init(), 0) << error;
   const auto held = DefaultRuntime();
   tf_hvd_shutdown("shutdown()", 1);
@@ -103,8 +103,8 @@ TEST_F(CApiTest, WhoHoldsTheRuntimeKeepsIt) {
   EXPECT_EQ(status.code(), StatusCode::kAborted);
 }
 
-// In a forked child, which tells by its exit status.
-TEST_F(CApiTest, AForkedChildMayAskButNotTakePart) {
+// In a forked child, which reports its result as exit status.
+TEST_F(CApiTest, ForkedChildCanQueryButNotCallCollectives) {
   ASSERT_EQ(Init(), 0) << error;
   EXPECT_STREQ(tf_hvd_forked_text(), "");
   const pid_t child = fork();
@@ -131,7 +131,7 @@ TEST_F(CApiTest, AForkedChildMayAskButNotTakePart) {
   EXPECT_EQ(DefaultRuntime()->SubmittedCount(), 0);
 }
 
-TEST_F(CApiTest, WrongSettingIsAnError) {
+TEST_F(CApiTest, InvalidSettingIsAnError) {
   setenv("HOROVOD_FUSION_THRESHOLD", "much", 1);
   EXPECT_EQ(Init(), static_cast<int>(StatusCode::kInvalidArgument));
   EXPECT_NE(std::string(error).find("HOROVOD_FUSION_THRESHOLD"),
@@ -145,14 +145,14 @@ TEST_F(CApiTest, WrongSettingIsAnError) {
   EXPECT_NE(tf_hvd_init(&plain, nullptr, 0), 0);
 }
 
-TEST_F(CApiTest, RanksOfAJobThatIsAlone) {
+TEST_F(CApiTest, RanksArgumentWithoutALauncher) {
   tf_hvd_init_options options = {};
   const int ranks[] = {0, 1};
   options.ranks = ranks;
   for (const int count : {0, 2}) {
     options.rank_count = count;
     EXPECT_EQ(Init(options), static_cast<int>(StatusCode::kInvalidArgument));
-    EXPECT_TRUE(ErrorHas("started alone")) << error;
+    EXPECT_TRUE(ErrorHas("started without a launcher")) << error;
   }
   options.rank_count = 1;
   const int communicator = 0;
@@ -164,7 +164,7 @@ TEST_F(CApiTest, RanksOfAJobThatIsAlone) {
   EXPECT_EQ(tf_hvd_size(), 1);
 }
 
-TEST_F(CApiTest, ProcessSetsComeAndGo) {
+TEST_F(CApiTest, ProcessSetsAreAddedAndRemoved) {
   ASSERT_EQ(Init(), 0) << error;
   int set = -1;
   ASSERT_EQ(Add({0}, &set), 0) << error;
@@ -198,7 +198,7 @@ TEST_F(CApiTest, GatherRanks) {
   EXPECT_EQ(all[0], -1);
 }
 
-TEST_F(CApiTest, EagerNameIsTakenOnceAndOnItsThread) {
+TEST_F(CApiTest, EagerNameAppliesOnceAndToItsThread) {
   EXPECT_EQ(TakeEagerName(), "");
   tf_hvd_set_eager_name("grad.0");
   std::thread([] { EXPECT_EQ(TakeEagerName(), ""); }).join();

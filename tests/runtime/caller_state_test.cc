@@ -10,7 +10,7 @@
 namespace tf_hvd {
 namespace {
 
-TEST(CallerState, IsToldOnce) {
+TEST(CallerState, AnswersOnce) {
   CallerState caller;
   EXPECT_FALSE(caller.gone());
   EXPECT_TRUE(caller.Answer());
@@ -20,7 +20,7 @@ TEST(CallerState, IsToldOnce) {
   EXPECT_FALSE(caller.WhileWaiting([] { FAIL(); }));
 }
 
-TEST(CallerState, GoesOnce) {
+TEST(CallerState, GivesUpOnce) {
   CallerState caller;
   int used = 0;
   EXPECT_TRUE(caller.WhileWaiting([&] { ++used; }));
@@ -32,10 +32,10 @@ TEST(CallerState, GoesOnce) {
   EXPECT_EQ(used, 1);
 }
 
-// A cancellation, a completion and an allocation at the same time. What belongs
-// to the caller is freed by whoever tells it, and is used by nobody after that:
-// the sanitizers see it if not.
-TEST(CallerState, EndsWhileItIsUsed) {
+// A cancellation, a completion and an allocation at the same time. The thread
+// that answers frees the caller's data, and no thread uses it afterwards:
+// otherwise the sanitizers report it.
+TEST(CallerState, EndsWhileInUse) {
   for (int round = 0; round < 2000; ++round) {
     CallerState caller;
     auto context = std::make_unique<std::vector<int>>();

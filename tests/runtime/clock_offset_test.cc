@@ -17,8 +17,8 @@ namespace {
 constexpr int64_t kHour = 3600 * kSecond;
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
-// Ranks in a row, each the parent of the next, with clocks of their own that
-// run too fast or too slow, and messages that take their time.
+// A chain of ranks, each the parent of the next, with separate clocks that run
+// too fast or too slow, and messages with delays.
 class Chain {
  public:
   Chain(uint32_t seed, std::vector<int64_t> ahead, std::vector<double> pace,
@@ -50,7 +50,7 @@ class Chain {
       ASSERT_GE(known.error_ns, 0) << i;
       const int64_t wrong =
           Clock(i, now_ns_) + known.offset_ns - Clock(0, now_ns_);
-      // What clocks have run apart since the last reading comes on top.
+      // Plus the clocks' drift since the last reading.
       EXPECT_LE(std::abs(wrong), known.error_ns + 200 * kUs) << i;
     }
   }
@@ -83,7 +83,7 @@ class Chain {
   int asked_ = 0;
 };
 
-TEST(ClockOffsetTest, IsNeverFurtherOffThanItSays) {
+TEST(ClockOffsetTest, ErrorIsWithinItsBound) {
   for (uint32_t seed = 0; seed < 200; ++seed) {
     Chain chain(seed, {0, kHour, -3 * kHour, 17}, {0, 20e-6, -20e-6, 10e-6},
                 2 * kMs);
@@ -96,10 +96,10 @@ TEST(ClockOffsetTest, IsNeverFurtherOffThanItSays) {
   }
 }
 
-TEST(ClockOffsetTest, TakesTheReadingThatWasFastest) {
+TEST(ClockOffsetTest, UsesTheFastestReading) {
   ClockOffset offset(false, false);
   offset.Want(true);
-  // On the way there it was late, by 10 ms.
+  // The question was delayed by 10 ms.
   offset.Take({1'000'000, 12'000'000, 0, 0}, 13'000'000);
   EXPECT_EQ(offset.known().error_ns, 6'000'000);
   offset.Take({20'000'000, 21'000'000, 0, 0}, 20'100'000);
@@ -109,14 +109,14 @@ TEST(ClockOffsetTest, TakesTheReadingThatWasFastest) {
   EXPECT_EQ(offset.known().offset_ns, 950'000);
 }
 
-TEST(ClockOffsetTest, TheErrorOfTheParentComesOnTop) {
+TEST(ClockOffsetTest, ParentsErrorIsAdded) {
   ClockOffset offset(false, false);
   offset.Take({100, 1200, 5000, 30}, 300);
   EXPECT_EQ(offset.known().offset_ns, 1000 + 5000);
   EXPECT_EQ(offset.known().error_ns, 100 + 30);
 }
 
-TEST(ClockOffsetTest, NothingIsKnownBeforeTheParentKnows) {
+TEST(ClockOffsetTest, OffsetIsUnknownUntilTheParentKnowsIts) {
   ClockOffset top(true, false);
   EXPECT_EQ(top.known().error_ns, 0);
   ClockOffset middle(false, false);
@@ -128,26 +128,26 @@ TEST(ClockOffsetTest, NothingIsKnownBeforeTheParentKnows) {
   EXPECT_GE(low.known().error_ns, 0);
 }
 
-TEST(ClockOffsetTest, OnOneMachineItIsTheSameClock) {
+TEST(ClockOffsetTest, RanksOfOneMachineShareTheClock) {
   ClockOffset same(false, true);
   same.Take({1000, 1300, 0, 0}, 1400);
   EXPECT_EQ(same.known().offset_ns, 0);
   EXPECT_EQ(same.known().error_ns, 0);
-  // But not in a container with a time namespace of its own.
+  // Not true in a container with a separate time namespace.
   ClockOffset other(false, true);
   other.Take({1000, kHour, 0, 0}, 1400);
   EXPECT_EQ(other.known().offset_ns, kHour - 1200);
   EXPECT_EQ(other.known().error_ns, 200);
 }
 
-TEST(ClockOffsetTest, NobodyIsAskedWhereNobodyWantsToKnow) {
+TEST(ClockOffsetTest, NoQuestionsUnlessWanted) {
   ClockOffset top(true, false);
   top.Want(true);
   EXPECT_EQ(top.due_ns(), kNever);
   Chain chain(1, {0, 0, 0}, {0, 0, 0}, 100 * kUs);
   chain.RunUntil(3 * kSecond);
   EXPECT_EQ(chain.asked(), 0);
-  chain.rank(1).Want(true);  // nobody asks for its sake above or below
+  chain.rank(1).Want(true);  // no rank above or below asks because of this
   chain.RunUntil(13 * kSecond);
   EXPECT_GE(chain.asked(), 10 + 8);
   EXPECT_LE(chain.asked(), 10 + 11);
@@ -158,7 +158,7 @@ TEST(ClockOffsetTest, NobodyIsAskedWhereNobodyWantsToKnow) {
   EXPECT_EQ(chain.asked(), before);
 }
 
-TEST(ClockOffsetTest, WhatIsWantedBelowIsFoundAboveForAsLong) {
+TEST(ClockOffsetTest, WantBelowKeepsParentsMeasuring) {
   Chain chain(1, {0, 5, 7}, {0, 0, 0}, 100 * kUs);
   chain.rank(2).Want(true);
   chain.RunUntil(3 * kSecond);

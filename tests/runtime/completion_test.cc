@@ -54,7 +54,7 @@ TEST(Completion, AssignmentDropsTheOldPromise) {
   EXPECT_EQ(new_one.calls.size(), 1u);
 }
 
-// The callback may destroy what holds the completion.
+// The callback may destroy the object that holds the completion.
 TEST(Completion, CallbackMayDestroyItsHolder) {
   std::optional<Completion> holder;
   int calls = 0;

@@ -13,8 +13,8 @@ namespace {
 
 using Environment = std::map<std::string, std::string>;
 
-// Every variable that is looked at, so that the test's own launcher or shell
-// does not show through.
+// All variables that are read, so that the environment of the test's launcher
+// or shell has no effect.
 const std::vector<std::string> kNames = {
     "HOROVOD_FUSION_THRESHOLD",
     "HOROVOD_STALL_CHECK_TIME_SECONDS",
@@ -61,7 +61,8 @@ TEST(ConfigTest, DefaultsAreTheDocumentedOnes) {
   ASSERT_TRUE(ReadConfig(&config).ok());
   EXPECT_EQ(config.fusion_threshold, 67108864);
   EXPECT_EQ(config.stall_warn_ns, 30'000'000'000);
-  EXPECT_EQ(config.stall_fail_ns, 300'000'000'000);
+  EXPECT_EQ(config.stall_fail_ns, 1'800'000'000'000);
+  EXPECT_EQ(config.stall_stuck_ns, 300'000'000'000);
   EXPECT_EQ(config.spin_ns, 50'000);
   EXPECT_EQ(config.ranks_per_node, 0);
   EXPECT_TRUE(config.node_data_shm);
@@ -83,6 +84,7 @@ TEST(ConfigTest, ReadsEachVariable) {
   EXPECT_EQ(config.fusion_threshold, 0);
   EXPECT_EQ(config.stall_warn_ns, 250'000'000);
   EXPECT_EQ(config.stall_fail_ns, 2'000'000'000);
+  EXPECT_EQ(config.stall_stuck_ns, 2'000'000'000);
   EXPECT_EQ(config.log_level, LogLevel::kDebug);
   EXPECT_EQ(config.spin_ns, 7'000);
   EXPECT_EQ(config.mpi_library, "/a/libmpi.so");
@@ -113,7 +115,7 @@ TEST(ConfigTest, GpusByMpiAllOrEach) {
             (Kinds{OpKind::kAllreduce, OpKind::kBroadcast}));
 }
 
-TEST(ConfigTest, DisableOverrulesTheTime) {
+TEST(ConfigTest, DisableOverridesTheTime) {
   SetEnvironment({{"HOROVOD_STALL_CHECK_TIME_SECONDS", "9"},
                   {"HOROVOD_STALL_CHECK_DISABLE", "1"}});
   Config config;
@@ -121,7 +123,23 @@ TEST(ConfigTest, DisableOverrulesTheTime) {
   EXPECT_EQ(config.stall_warn_ns, 0);
 }
 
-TEST(ConfigTest, LogLevelsMayBeInCapitals) {
+// One limit for all waits, including those that can be seen not to succeed.
+TEST(ConfigTest, UserLimitAppliesToAllWaits) {
+  const auto stuck_ns = [](const Environment& values) {
+    SetEnvironment(values);
+    Config config;
+    EXPECT_TRUE(ReadConfig(&config).ok());
+    return config.stall_stuck_ns;
+  };
+  const char* const name = "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS";
+  EXPECT_EQ(stuck_ns({{name, "3600"}}), 3600'000'000'000);
+  EXPECT_EQ(stuck_ns({{name, "0"}}), 0);
+  // A job never fails before its stall was warned about.
+  EXPECT_EQ(stuck_ns({{"HOROVOD_STALL_CHECK_TIME_SECONDS", "400"}}),
+            1'800'000'000'000);
+}
+
+TEST(ConfigTest, LogLevelsCanBeInCapitals) {
   SetEnvironment({{"HOROVOD_LOG_LEVEL", "DEBUG"}});
   Config config;
   ASSERT_TRUE(ReadConfig(&config).ok());
@@ -139,7 +157,8 @@ TEST(ConfigTest, BadValuesNameVariableAndValue) {
       {"HOROVOD_STALL_CHECK_DISABLE", "yes"},
       {"HOROVOD_LOG_LEVEL", "loud"},
       {"TF_HVD_SPIN_MICROSECONDS", "1e999"},
-      {"TF_HVD_SPIN_MICROSECONDS", "1e14"},  // a hundred times it overflowed
+      {"TF_HVD_SPIN_MICROSECONDS",
+       "1e14"},  // overflowed when multiplied by a hundred
       {"TF_HVD_SPIN_MICROSECONDS", "10000001"},
       {"TF_HVD_RANKS_PER_NODE", "two"},
       {"TF_HVD_NODE_DATA", "tcp"},
@@ -156,7 +175,7 @@ TEST(ConfigTest, BadValuesNameVariableAndValue) {
   }
 }
 
-TEST(ConfigTest, SpinsForTenSecondsAtMost) {
+TEST(ConfigTest, SpinTimeIsLimitedToTenSeconds) {
   SetEnvironment({{"TF_HVD_SPIN_MICROSECONDS", "1e7"}});
   Config config;
   ASSERT_TRUE(ReadConfig(&config).ok());
@@ -178,7 +197,7 @@ TEST(ConfigTest, PageListsEveryVariable) {
   }
 }
 
-TEST(ConfigTest, SettingsThatMustBeEqualAreTheirDefaultsOrTheEnvironments) {
+TEST(ConfigTest, EqualSettingsHaveDefaultsOrEnvironmentValues) {
   SetEnvironment({{"TF_HVD_RANKS_PER_NODE", "2"},
                   {"HOROVOD_LOG_LEVEL", "debug"},
                   {"HOROVOD_STALL_CHECK_TIME_SECONDS", "9"}});
@@ -194,8 +213,8 @@ TEST(ConfigTest, SettingsThatMustBeEqualAreTheirDefaultsOrTheEnvironments) {
                                        {"HOROVOD_GPU_REDUCESCATTER", ""}}));
 }
 
-// What a machine alone is told may differ.
-TEST(ConfigTest, NcclSettingsAreThoseOfTheEnvironmentThatMustBeAlike) {
+// Settings of a single machine may differ.
+TEST(ConfigTest, NcclSettingsIncludeOnlyThoseThatMustBeEqual) {
   for (const char* name : {"NCCL_SOCKET_IFNAME", "NCCL_DEBUG", "NCCL_HOSTID",
                            "NCCL_IB_HCA", "NCCL_TOPO_FILE"}) {
     setenv(name, "x", 1);
@@ -214,7 +233,7 @@ TEST(LaunchInfoTest, AloneOverrulesTheLauncher) {
   Config config;
   LaunchInfo info;
   ASSERT_TRUE(ReadConfig(&config).ok());
-  EXPECT_TRUE(config.alone);
+  EXPECT_TRUE(config.standalone);
   ASSERT_TRUE(ReadLaunchInfo(&info).ok());
   EXPECT_EQ(info.family, LaunchInfo::Family::kNone);
   EXPECT_EQ(info.size, 1);
@@ -279,7 +298,7 @@ TEST(LaunchInfoTest, KnowsTheLaunchers) {
        5,
        "",
        true},
-      // salloc without srun: this process is alone
+      // salloc without srun: a single process
       {{{"SLURM_NTASKS", "8"}, {"SLURM_PROCID", "0"}}, Family::kNone, 1, 0, ""},
       {{{"SLURM_STEP_ID", "1"},
         {"SLURM_PROCID", "2"},
@@ -302,7 +321,7 @@ TEST(LaunchInfoTest, KnowsTheLaunchers) {
   }
 }
 
-TEST(LaunchInfoTest, MpichsNetworkIsTheUsersIfItIsSet) {
+TEST(LaunchInfoTest, MpichNetworkSetByTheUserIsKept) {
   SetEnvironment({});
   for (const char* name : {"MPICH_CH4_NETMOD", "MPIR_CVAR_CH4_NETMOD"}) {
     setenv(name, "ucx", 1);
@@ -316,7 +335,7 @@ TEST(LaunchInfoTest, MpichsNetworkIsTheUsersIfItIsSet) {
   unsetenv("MPIR_CVAR_CH4_NETMOD");
 }
 
-TEST(LaunchInfoTest, OpenMpiSendsByTcpUnlessTheUserSaysHow) {
+TEST(LaunchInfoTest, OpenMpiTcpFlagsSetByTheUserAreKept) {
   SetEnvironment({});
   setenv("OMPI_MCA_btl_tcp_flags", "send,put", 1);
   SendByTcpInOpenMpi();
@@ -327,7 +346,7 @@ TEST(LaunchInfoTest, OpenMpiSendsByTcpUnlessTheUserSaysHow) {
   unsetenv("OMPI_MCA_btl_tcp_flags");
 }
 
-TEST(LaunchInfoTest, ACountThatIsNoneIsAnError) {
+TEST(LaunchInfoTest, InvalidCountIsAnError) {
   const std::vector<Environment> cases = {
       {{"OMPI_COMM_WORLD_SIZE", "many"}, {"OMPI_COMM_WORLD_RANK", "0"}},
       {{"OMPI_COMM_WORLD_SIZE", "0"}, {"OMPI_COMM_WORLD_RANK", "0"}},
@@ -344,7 +363,7 @@ TEST(LaunchInfoTest, ACountThatIsNoneIsAnError) {
   }
 }
 
-TEST(LaunchInfoTest, TheErrorNamesVariableAndValue) {
+TEST(LaunchInfoTest, ErrorNamesVariableAndValue) {
   SetEnvironment(
       {{"OMPI_COMM_WORLD_SIZE", "many"}, {"OMPI_COMM_WORLD_RANK", "0"}});
   LaunchInfo info;

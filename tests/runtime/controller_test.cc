@@ -1,4 +1,4 @@
-// What of a single controller the simulation does not look at.
+// Tests of a single controller that the simulation does not cover.
 #include "runtime/agreement/controller.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,8 @@ void OrderOneInTheWorldAndOneInTheSet(Controller* controller,
   ASSERT_TRUE(controller->EmitReady());
 }
 
-// However many children get a response, and with whichever others.
+// Regardless of the number of children and of the other responses in the
+// message.
 TEST(Controller, EncodesEachResponseOnce) {
   Host host;
   Controller controller(OneNode(), StallOptions(), &host, &host);
@@ -56,9 +57,8 @@ TEST(Controller, EncodesEachResponseOnce) {
   }
 }
 
-// From the controller to the responses, and to those who are told of sets: one
-// list.
-TEST(Controller, MembersAreNotCopied) {
+// Responses and listeners of set changes share the controller's list.
+TEST(Controller, MemberListIsShared) {
   Host host;
   Controller controller(OneNode(), StallOptions(), &host, &host);
   OrderOneInTheWorldAndOneInTheSet(&controller, {0, 2, 3});
@@ -75,17 +75,17 @@ TEST(Controller, MembersAreNotCopied) {
   EXPECT_EQ(host.runs[2].ranks.get(), sets.Find(1)->members.get());
 }
 
-// A leaf has nobody to encode for.
-TEST(Controller, EncodesNothingForNobody) {
+// A leaf has no children to encode for.
+TEST(Controller, LeafEncodesNothing) {
   Host host;
   Controller controller(TwoNodes(3), StallOptions(), &host, &host);
   controller.Receive(2, FrameOf(Ordered("g", Allreduce("g").request)), 0);
   EXPECT_EQ(controller.ordering().responses_encoded(), 0u);
 }
 
-// A leader that is no member of the set {1, 3} relays for it until the batch
-// has come, not only until the vote has gone.
-TEST(Controller, RelaysUntilTheBatchHasCome) {
+// A leader that is not a member of the set {1, 3} relays until the batch has
+// arrived, not only until the vote has been sent.
+TEST(Controller, RelaysUntilTheBatchArrives) {
   Host host;
   Controller controller(TwoNodes(2), StallOptions(), &host, &host);
   Response add = Ordered("s", [] {
@@ -118,9 +118,8 @@ TEST(Controller, RelaysUntilTheBatchHasCome) {
   EXPECT_FALSE(controller.RelaysForOthers());
 }
 
-// What changes process sets comes from api/set_calls.cc, which lets no other
-// through.
-TEST(Controller, AWrongChangeOfSetsIsABug) {
+// api/set_calls.cc makes these requests and rejects invalid ones.
+TEST(Controller, InvalidSetChangeIsABug) {
   const auto change = [](OpKind kind, int32_t set, std::vector<int32_t> ranks,
                          const Status& local_error = {}) {
     Entry entry = Allreduce("s");
@@ -151,7 +150,7 @@ TEST(Controller, AWrongChangeOfSetsIsABug) {
   EXPECT_EQ(change(OpKind::kRemoveSet, 1, {}), 1u);
 }
 
-TEST(Controller, ASecondVoteOfAChildIsABug) {
+TEST(Controller, SecondVoteOfAChildIsABug) {
   Host host;
   Controller controller(OneNode(), StallOptions(), &host, &host);
   for (const int rank : {1, 2, 1}) {
@@ -163,8 +162,8 @@ TEST(Controller, ASecondVoteOfAChildIsABug) {
             std::string::npos);
 }
 
-// A step that failed is made again while its call is still on its way.
-TEST(Controller, CallsOfCallersThatHaveGoneAreNoDuplicates) {
+// A failed step is repeated while its call is still in progress.
+TEST(Controller, AbandonedCallsAreNotDuplicates) {
   std::vector<std::string> ends(3);
   Host host;
   Controller controller(TwoNodes(3), StallOptions(), &host, &host);
@@ -182,7 +181,7 @@ TEST(Controller, CallsOfCallersThatHaveGoneAreNoDuplicates) {
   EXPECT_EQ(ends[0], "");
   EXPECT_EQ(ends[1], "");
   EXPECT_EQ(ends[2].substr(0, 14), "duplicate name");
-  // Nobody waits for the first one, but it is still given to the others.
+  // No caller waits for the first one, but it is still sent to the other ranks.
   ASSERT_EQ(host.sent.size(), 1u);
   const std::string batch = FrameOf(Ordered("g", Allreduce("g").request));
   controller.Receive(2, batch, kSecond);

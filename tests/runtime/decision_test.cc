@@ -30,7 +30,7 @@ Vote VoteOf(int rank, const Request& request) {
 }
 
 Vote RandomVote(int rank, std::mt19937* random) {
-  // Few different requests, so that all ways of agreeing happen.
+  // Few different requests, so that all kinds of agreement occur.
   Vote vote = VoteOf(rank, Allreduce((*random)() % 3));
   vote.joined = (*random)() % 4 == 0;
   if ((*random)() % 4 == 0) {
@@ -43,7 +43,7 @@ Vote RandomVote(int rank, std::mt19937* random) {
   return vote;
 }
 
-// All but `last_rank`, as text.
+// Everything except `last_rank`, as text.
 std::string Show(const Vote& vote) {
   std::string text = std::to_string(vote.first.rank) + ":";
   text += vote.first.request.bytes();
@@ -78,12 +78,12 @@ std::string StepText(const Vote& vote) {
 std::string StepsText(const Vote& first, const Vote& other) {
   return "mismatch in allreduce 'x': " + StepText(first) + ", " +
          StepText(other) +
-         "; all ranks must make the same steps. If one rank failed, repeated "
-         "or skipped a step, make every rank do the same, or restart all from "
-         "a checkpoint";
+         "; all ranks must run the same steps. If one rank failed, repeated or "
+         "skipped a step, make every rank do the same, or restart all ranks "
+         "from a checkpoint";
 }
 
-// Of ranks that have told no names.
+// For ranks that have sent no names.
 std::string SourcesText(const Vote& first, const Vote& other) {
   return "mismatch in allreduce 'x': rank " + std::to_string(first.first.rank) +
          " reduces the gradient of other variables, rank " +
@@ -116,15 +116,15 @@ TEST(Agreement, MergeIsAssociative) {
   }
 }
 
-TEST(Agreement, LastIsTheLaterVotes) {
+TEST(Agreement, LastRankIsFromTheLaterVote) {
   const Vote a = VoteOf(3, Allreduce(1));
   const Vote b = VoteOf(1, Allreduce(1));
   EXPECT_EQ(Merge(a, b).last_rank, 1);
   EXPECT_EQ(Merge(b, a).last_rank, 3);
 }
 
-// Any order of arrival, merged along any tree, gives the decision that looking
-// at all votes at once gives.
+// Any order of arrival, merged along any tree, gives the same decision as all
+// votes at once.
 TEST(Agreement, AnyOrderAndAnyTreeGiveTheSameVerdict) {
   std::mt19937 random(3);
   for (int i = 0; i < 1000; ++i) {
@@ -163,7 +163,7 @@ TEST(Agreement, AnyOrderAndAnyTreeGiveTheSameVerdict) {
     } else if (others != votes.end()) {
       expected = SourcesText(*knows, *others);
     }
-    while (votes.size() > 1) {  // merges two random ones until one is left
+    while (votes.size() > 1) {  // merges two random votes until one is left
       std::shuffle(votes.begin(), votes.end(), random);
       const Vote merged = Merge(votes[votes.size() - 2], votes.back());
       votes.pop_back();
@@ -174,8 +174,9 @@ TEST(Agreement, AnyOrderAndAnyTreeGiveTheSameVerdict) {
   }
 }
 
-// Two tasks of one shape: the ranks know by which variables they differ.
-TEST(Agreement, SourcesOfTheCallersAreComparedAndNamed) {
+// Two tasks with the same shapes: the ranks detect the difference by the
+// variables.
+TEST(Agreement, DifferentSourcesAreReportedByName) {
   SourceTable table;
   table.Note(1, {{11, 0, "trunk/kernel"}, {12, 1, "head_a/kernel"}});
   table.Note(2, {{11, 0, "trunk/kernel"}, {13, 2, "head_b/kernel"}});
@@ -195,7 +196,7 @@ TEST(Agreement, SourcesOfTheCallersAreComparedAndNamed) {
                   "(tensor 1); "));
 }
 
-TEST(Agreement, NamesAreToldOnceAndTheOldestAreForgotten) {
+TEST(Agreement, NamesAreSentOnceAndTheOldestAreDropped) {
   SourceNames names;
   EXPECT_TRUE(names.Add(0, 7, "a"));
   EXPECT_FALSE(names.Add(0, 7, "a"));
@@ -208,7 +209,7 @@ TEST(Agreement, NamesAreToldOnceAndTheOldestAreForgotten) {
   EXPECT_TRUE(names.Add(1, 7, "b"));
 }
 
-TEST(Agreement, AMergedVoteTellsEachListOnce) {
+TEST(Agreement, MergedVoteHasEachListOnce) {
   Vote a = VoteOf(0, Allreduce(3));
   Vote b = VoteOf(1, Allreduce(3));
   a.told = {{7, "seven"}};
@@ -218,7 +219,7 @@ TEST(Agreement, AMergedVoteTellsEachListOnce) {
   EXPECT_EQ(told[0].digest + told[1].digest, 15);
 }
 
-TEST(Agreement, StepsOfTheCallersAreCompared) {
+TEST(Agreement, StepsOfCallersAreCompared) {
   const auto at = [](int rank, int64_t step) {
     Vote vote = VoteOf(rank, Allreduce(3));
     vote.step = step;
@@ -236,7 +237,7 @@ TEST(Agreement, StepsOfTheCallersAreCompared) {
   EXPECT_EQ(Verdict("x", joined), "");
 }
 
-TEST(Agreement, WhatRunsAfterJoin) {
+TEST(Agreement, KindsThatRunAfterJoin) {
   struct Row {
     OpKind kind;
     bool runs;

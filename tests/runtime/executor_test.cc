@@ -1,4 +1,4 @@
-// The executor against a backend that only writes down what it is asked for.
+// The executor with a backend that only records its calls.
 #include "runtime/execution/executor.h"
 
 #include <gtest/gtest.h>
@@ -56,7 +56,7 @@ class ExecutorTest : public ::testing::Test, public ExecutorHost {
     return batch;
   }
 
-  // Runs until nothing is left.
+  // Runs until no work is left.
   void RunAll() {
     Status status;
     while (executor.Progress(&status)) {
@@ -83,7 +83,7 @@ TEST_F(ExecutorTest, NothingToDo) {
   EXPECT_FALSE(executor.Progress(&status));
 }
 
-TEST_F(ExecutorTest, BeginsInOrder) {
+TEST_F(ExecutorTest, StartsInOrder) {
   executor.Add(Batch(Sum("a", 1), Make(OpKind::kBroadcast, "b", 2)));
   executor.Add(Batch(Sum("c", 3)));
   EXPECT_TRUE(executor.HasWork());
@@ -96,8 +96,8 @@ TEST_F(ExecutorTest, BeginsInOrder) {
   EXPECT_EQ(fired, 3);
 }
 
-// All operations refer to the list that came with the responses.
-TEST_F(ExecutorTest, MembersAreNotCopied) {
+// All operations refer to the list that the responses brought.
+TEST_F(ExecutorTest, MemberListIsShared) {
   executor.Add(Batch(Sum("a", 1), Make(OpKind::kAllgather, "b", 2, false)));
   executor.Add(Batch(Sum("c", 1)));
   RunAll();
@@ -105,7 +105,7 @@ TEST_F(ExecutorTest, MembersAreNotCopied) {
   EXPECT_EQ(data.members, (std::set<SetMembers>{ranks}));
 }
 
-TEST_F(ExecutorTest, MayEndInAnyOrder) {
+TEST_F(ExecutorTest, OperationsEndInAnyOrder) {
   for (const char* name : {"a", "b", "c"}) executor.Add(Batch(Sum(name, 1)));
   data.held = {0, 2};
   RunAll();
@@ -121,7 +121,7 @@ TEST_F(ExecutorTest, MayEndInAnyOrder) {
   EXPECT_EQ(executor.awaited(), -1);
 }
 
-TEST_F(ExecutorTest, WhatIsBehindABusyOperationStands) {
+TEST_F(ExecutorTest, BusyOperationHoldsUpLaterOnes) {
   for (const char* name : {"a", "b"}) executor.Add(Batch(Sum(name, 1)));
   data.busy = data.held = {0};
   Status status;
@@ -134,7 +134,7 @@ TEST_F(ExecutorTest, WhatIsBehindABusyOperationStands) {
   EXPECT_EQ(ended, (Texts{"b"}));
 }
 
-TEST_F(ExecutorTest, NoMoreThanTheBackendsWindow) {
+TEST_F(ExecutorTest, RespectsTheBackendsWindow) {
   data.room = 2;
   data.held = {0, 1, 2, 3};
   for (const char* name : {"a", "b", "c", "d"}) {
@@ -149,9 +149,9 @@ TEST_F(ExecutorTest, NoMoreThanTheBackendsWindow) {
   EXPECT_EQ(ended, (Texts{"b"}));
 }
 
-// Its second operation is numbered when its first has ended: what comes behind
-// it must wait, or ranks would number in different orders.
-TEST_F(ExecutorTest, WhatIsBehindAnExchangeWaitsForIt) {
+// The second operation of an exchange is numbered when the first has ended.
+// Later collectives must wait, or ranks would number in different orders.
+TEST_F(ExecutorTest, LaterOperationsWaitForAnExchange) {
   Response gather = Make(OpKind::kAllgather, "g", 3);
   SetTensors(&gather, {{DType::kFloat32, {-1}}});
   gather.own->allocate = [&](size_t, const std::vector<int64_t>&, void** to) {
@@ -177,7 +177,7 @@ TEST_F(ExecutorTest, EachSetHasItsOwnNumbers) {
   EXPECT_EQ(data.numbers, (std::vector<uint64_t>{0, 0, 1}));
 }
 
-TEST_F(ExecutorTest, WhatNobodyServesIsABug) {
+TEST_F(ExecutorTest, UnservedOperationIsABug) {
   data.serves_broadcast = false;
   executor.Add(Batch(Make(OpKind::kBroadcast, "b", 1)));
   Status status;
@@ -194,7 +194,7 @@ TEST_F(ExecutorTest, FusesWithinAFrame) {
   EXPECT_EQ(ended, (Texts{"a", "b", "c"}));
 }
 
-TEST_F(ExecutorTest, AGroupOfSeveralTypesIsSeveralReductions) {
+TEST_F(ExecutorTest, GroupOfSeveralTypesIsSeveralReductions) {
   Response group = Sum("g", 1);
   SetTensors(
       &group,
@@ -207,7 +207,7 @@ TEST_F(ExecutorTest, AGroupOfSeveralTypesIsSeveralReductions) {
             (Texts{"Sum int32 5 1", "Sum float32 6", "Sum float32 2"}));
 }
 
-TEST_F(ExecutorTest, JoinedRanksGiveZerosAndEndNothing) {
+TEST_F(ExecutorTest, JoinedRanksContributeZeros) {
   executor.Add(Batch(Sum("a", 4, /*own=*/false), Sum("b", 5)));
   RunAll();
   EXPECT_EQ(data.calls, (Texts{"Sum float32 4z 5"}));
@@ -223,7 +223,7 @@ TEST_F(ExecutorTest, ErrorsRunNothing) {
   EXPECT_EQ(ended, (Texts{"a: mismatch in a", "b"}));
 }
 
-TEST_F(ExecutorTest, KindsWithoutDataGiveTheirValue) {
+TEST_F(ExecutorTest, KindsWithoutDataReturnTheirValue) {
   Response join = Make(OpKind::kJoin, "j", 0);
   join.value = 7;
   executor.Add(Batch(std::move(join), Make(OpKind::kBarrier, "b", 0)));
@@ -232,7 +232,7 @@ TEST_F(ExecutorTest, KindsWithoutDataGiveTheirValue) {
   EXPECT_EQ(values, (std::vector<int32_t>{7, 0}));
 }
 
-TEST_F(ExecutorTest, BackendsHearOfSetsAmongWhatIsMade) {
+TEST_F(ExecutorTest, BackendsAreNotifiedOfSetsInOrder) {
   const auto set_change = [this](OpKind kind, const std::string& name) {
     Response response = Make(kind, name, 0);
     ChangeRequest(&response, [](Request* request) {
@@ -253,7 +253,7 @@ TEST_F(ExecutorTest, BackendsHearOfSetsAmongWhatIsMade) {
   EXPECT_EQ(ended, (Texts{"a", "b", "c: no", "d", "e", "f"}));
 }
 
-TEST_F(ExecutorTest, ASetThatABackendCannotServeEndsTheJob) {
+TEST_F(ExecutorTest, UnsupportedSetEndsTheJob) {
   data.answer = Internal("no communicator");
   executor.Add(Batch(Make(OpKind::kAddSet, "a", 0), Sum("b", 1)));
   Status status;
@@ -263,7 +263,7 @@ TEST_F(ExecutorTest, ASetThatABackendCannotServeEndsTheJob) {
   EXPECT_EQ(ended.size(), 2u) << "each once";
 }
 
-TEST_F(ExecutorTest, AllgatherAsksForMemoryWhenTheRowsAreKnown) {
+TEST_F(ExecutorTest, AllgatherAllocatesWhenTheRowsAreKnown) {
   Response gather = Make(OpKind::kAllgather, "g", 3);
   SetTensors(&gather, {{DType::kFloat32, {-1, 2}}});
   gather.own->tensors[0].count = 6;
@@ -282,8 +282,8 @@ TEST_F(ExecutorTest, AllgatherAsksForMemoryWhenTheRowsAreKnown) {
   EXPECT_EQ(ended, (Texts{"g"}));
 }
 
-// A rank that has joined takes the rows of the others, and gives none.
-TEST_F(ExecutorTest, AllgatherOfAJoinedRankPassesOnRows) {
+// A joined rank receives the others' rows, and contributes none.
+TEST_F(ExecutorTest, AllgatherOnAJoinedRankPassesOnRows) {
   Response gather = Make(OpKind::kAllgather, "g", 0, /*own=*/false);
   SetTensors(&gather, {{DType::kFloat32, {-1, 2}}, {DType::kInt64, {-1}}});
   executor.Add(Batch(std::move(gather), Sum("a", 1)));
@@ -322,7 +322,7 @@ TEST_F(ExecutorTest, BroadcastOfAGroupIsOneOperation) {
   EXPECT_EQ(data.calls, (Texts{"copy 0 12 16"}));
 }
 
-TEST_F(ExecutorTest, AlltoallAsksForMemoryWhenTheSplitsAreKnown) {
+TEST_F(ExecutorTest, AlltoallAllocatesWhenTheSplitsAreKnown) {
   Response all = Make(OpKind::kAlltoall, "a", 12);
   SetTensors(&all, {{DType::kFloat32, {-1, 3}}});
   all.own->rows = {1, 3};
@@ -340,7 +340,7 @@ TEST_F(ExecutorTest, AlltoallAsksForMemoryWhenTheSplitsAreKnown) {
   EXPECT_EQ(ended, (Texts{"a"}));
 }
 
-TEST_F(ExecutorTest, NoMemoryEndsTheJob) {
+TEST_F(ExecutorTest, OutOfMemoryEndsTheJob) {
   for (const OpKind kind : {OpKind::kAllgather, OpKind::kAlltoall}) {
     Executor one({&data}, kThreshold, this);
     Response run = Make(kind, "x", 4);
@@ -359,9 +359,9 @@ TEST_F(ExecutorTest, NoMemoryEndsTheJob) {
   }
 }
 
-// Seven rows for two ranks: the first has one more. What is of one type is one
-// operation; groups are never fused with others.
-TEST_F(ExecutorTest, ReducescatterGivesTheRestToTheFirst) {
+// Seven rows for two ranks: the first gets one more. Tensors of one type are
+// one operation; groups are never fused with others.
+TEST_F(ExecutorTest, ReducescatterGivesTheRemainderToTheFirst) {
   Response group = Make(OpKind::kReducescatter, "g", 0);
   ChangeRequest(&group, [](Request* request) {
     request->reduce_op = ReduceOp::kAverage;
@@ -397,9 +397,9 @@ TEST_F(ExecutorTest, AfterAFailureNothingRunsUntilFail) {
   EXPECT_EQ(fired, 3);
 }
 
-// Memory that a backend may still touch outlives the executor: the caller's,
-// and what an operation has itself, as a table of rows or a sum.
-TEST_F(ExecutorTest, MemoryInUseIsNeverGivenBack) {
+// Memory that a backend may still access outlives the executor: the caller's,
+// and memory inside an operation, such as a table of rows or a sum.
+TEST_F(ExecutorTest, MemoryInUseIsNeverFreed) {
   for (const bool in_use : {false, true}) {
     bool given_back = false;
     data.destroyed = 0;
@@ -421,16 +421,16 @@ TEST_F(ExecutorTest, MemoryInUseIsNeverGivenBack) {
   }
 }
 
-// The five seconds after which a rank leaves in vain, and the stall limit,
-// count from the last move.
-TEST_F(ExecutorTest, ADeviceThatComputesIsNoWait) {
+// The five seconds after which a leaving rank gives up, and the stall limit,
+// count from the last progress.
+TEST_F(ExecutorTest, ComputingDeviceDoesNotCountAsWaiting) {
   data.held = {0};
   data.computing = true;
   executor.Add(Batch(Sum("a", 1)));
   Status status;
   executor.Progress(&status);
   const uint64_t moved = executor.moved();
-  EXPECT_FALSE(executor.Progress(&status));  // nobody needs to look at once
+  EXPECT_FALSE(executor.Progress(&status));  // no polling is needed
   EXPECT_GT(executor.moved(), moved);
   data.computing = false;
   const uint64_t later = executor.moved();

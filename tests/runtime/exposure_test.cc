@@ -22,43 +22,44 @@ RecordedCall Call(const std::string& name, int64_t submitted, int64_t ended,
   return call;
 }
 
-TEST(ExposureTest, AGraphIsFromItsLastCallOn) {
+TEST(ExposureTest, GraphIsExposedFromItsLastCallOn) {
   EXPECT_EQ(Exposure().Next({Call("a", 10, 40), Call("b", 50, 60)}, 100),
             std::vector<Interval>({{50, 60}}));
   EXPECT_EQ(Exposure().Next({Call("a", 10, 80), Call("b", 50, 60)}, 100),
             std::vector<Interval>({{50, 80}}));
 }
 
-TEST(ExposureTest, WhoMakesTheNextCallDoesNotWait) {
+TEST(ExposureTest, ThreadThatMakesTheNextCallDoesNotWait) {
   EXPECT_EQ(Exposure().Next({Call("a", 10, 80)}, 70),
             std::vector<Interval>({{10, 70}}));
 }
 
-TEST(ExposureTest, AnEagerCallIsWhileItLasts) {
+TEST(ExposureTest, EagerCallIsExposedWhileItLasts) {
   EXPECT_EQ(Exposure().Next({Call("a", 10, 40, CallerKind::kWaits),
                              Call("b", 50, 60, CallerKind::kWaits)},
                             100),
             std::vector<Interval>({{10, 40}, {50, 60}}));
 }
 
-// The loss of a step, say, for which the function has to have returned.
-TEST(ExposureTest, AGraphBeforeAnEagerCallIsFromItsLastCallOn) {
+// For example the loss of a step, which is read after the function has
+// returned.
+TEST(ExposureTest, GraphBeforeAnEagerCallIsExposedFromItsLastCallOn) {
   EXPECT_EQ(Exposure().Next({Call("a", 10, 20), Call("b", 30, 50),
                              Call("loss", 60, 70, CallerKind::kWaits)},
                             100),
             std::vector<Interval>({{30, 50}, {60, 70}}));
 }
 
-TEST(ExposureTest, ARareCallAfterTheLastOneHidesNothing) {
+TEST(ExposureTest, RareCallAfterTheLastOneHidesNothing) {
   Exposure exposure;
   exposure.Next({Call("a", 10, 40)}, 100);
   EXPECT_EQ(exposure.Next({Call("a", 110, 140), Call("rare", 150, 160)}, 200),
             std::vector<Interval>({{110, 140}, {150, 160}}));
 }
 
-// As XLA does it: the next one has to have the first one's result, and not that
-// of the second one.
-TEST(ExposureTest, WhatIsStillUnderWayAfterwardsWasNotWaitedFor) {
+// As in XLA: the next call needs the first one's result, and not that of the
+// second.
+TEST(ExposureTest, CallStillInFlightWasNotWaitedFor) {
   Exposure exposure;
   std::vector<Interval> found;
   for (int64_t step = 0; step < 20; ++step) {
@@ -73,14 +74,15 @@ TEST(ExposureTest, WhatIsStillUnderWayAfterwardsWasNotWaitedFor) {
   EXPECT_EQ(found[0].second, 1900 * kMs + 13 * kMs + 10);
 }
 
-// Steps of a call in the middle of a graph, and one at its end. Another rank is
-// late for the first one, by a time that differs from step to step or by always
-// the same; `waits`: the graph has nothing to compute before it has ended.
+// Steps with a call in the middle of a graph, and one at its end. Another rank
+// is late for the first call, by a time that differs from step to step or is
+// constant; `waits`: the graph has nothing to compute before the call has
+// ended.
 class Graph {
  public:
   Graph(bool waits, uint32_t seed) : waits_(waits), random_(seed) {}
 
-  // What is exposed of the first call, of what it takes.
+  // The exposed share of the first call's duration.
   double Share(double late_ms, double late_jitter_ms, int steps) {
     double exposed = 0, all = 0;
     for (int step = 0; step < steps; ++step) {
@@ -91,7 +93,7 @@ class Graph {
       const auto parts = exposure_.Next(
           {Call("first", first, ended), Call("second", second, second + 10)},
           Ns(100.0 * (step + 1)));
-      if (step < 10) continue;  // it learns
+      if (step < 10) continue;  // still learning
       all += takes;
       for (const auto& [from, until] : parts) {
         if (from < second) exposed += static_cast<double>(until - from) / kMs;
@@ -110,14 +112,14 @@ class Graph {
   Exposure exposure_;
 };
 
-TEST(ExposureTest, AGraphThatWaitsInItsMiddleIsFound) {
+TEST(ExposureTest, WaitInTheMiddleOfAGraphIsDetected) {
   for (uint32_t seed = 0; seed < 20; ++seed) {
     EXPECT_GT(Graph(true, seed).Share(0, 20, 200), 0.99) << seed;
     EXPECT_GT(Graph(true, seed).Share(15, 4, 200), 0.9) << seed;
   }
 }
 
-TEST(ExposureTest, AGraphThatComputesMeanwhileIsLeftAlone) {
+TEST(ExposureTest, ComputingGraphIsNotCountedAsWaiting) {
   for (uint32_t seed = 0; seed < 20; ++seed) {
     EXPECT_LT(Graph(false, seed).Share(0, 20, 200), 0.01) << seed;
     EXPECT_LT(Graph(false, seed).Share(15, 4, 200), 0.01) << seed;

@@ -1,4 +1,4 @@
-// A backend that moves nothing.
+// A backend that moves no data.
 #ifndef TF_HVD_TESTS_RUNTIME_FAKE_BACKEND_H_
 #define TF_HVD_TESTS_RUNTIME_FAKE_BACKEND_H_
 
@@ -14,8 +14,8 @@
 
 namespace tf_hvd {
 
-// Writes down what it is asked for. Operations end when they are looked at,
-// unless they are held.
+// Records the calls that it gets. Operations end when they are polled, unless
+// they are held.
 class FakeBackend final : public Backend {
  public:
   std::string_view name() const override { return "fake"; }
@@ -27,8 +27,9 @@ class FakeBackend final : public Backend {
     numbers.push_back(spec.number);
     members.insert(spec.ranks);
     calls.push_back(TextOf(spec));
-    // What is exchanged first: rows of all ranks, as if all gave what this one
-    // does; splits, as if the others sent what they get.
+    // The exchange of sizes: for an allgather, as if all ranks gave as many
+    // rows as this one; for an alltoall, as if the others sent as much as they
+    // get.
     if (spec.kind == OpKind::kAllgather && calls.size() == 1) {
       for (const Span& span : spec.spans) {
         std::memcpy(span.output, span.input, static_cast<size_t>(span.count));
@@ -54,8 +55,8 @@ class FakeBackend final : public Backend {
   std::vector<uint64_t> numbers;
   std::set<SetMembers> members;  // by address
   std::set<uint64_t> held;       // operations that do not end
-  std::set<uint64_t> busy;       // of these, those that could go on
-  bool computing = false;        // the device, for those that are held
+  std::set<uint64_t> busy;       // of these, the ones that could make progress
+  bool computing = false;        // the device's state, for held operations
   Status answer;
   bool in_use = false;
   int destroyed = 0;  // operations
@@ -88,7 +89,8 @@ class FakeBackend final : public Backend {
       for (const int64_t one : numbers) text += " " + std::to_string(one);
     };
     const auto add_spans = [&] {
-      // Of an allgather what a joined rank passes on has somewhere to lie.
+      // Gives a joined rank of an allgather memory for the rows that it passes
+      // on.
       const bool gathers = spec.kind == OpKind::kAllgather;
       for (const Span& span : spec.spans) {
         add({span.count});

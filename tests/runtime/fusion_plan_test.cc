@@ -36,22 +36,22 @@ std::vector<Response> Runs(const std::vector<int64_t>& floats) {
 
 TEST(FusionPlan, Empty) { EXPECT_EQ(PlanFusion({}, 100), Plan()); }
 
-TEST(FusionPlan, UpToTheThresholdAndNotBeyond) {
+TEST(FusionPlan, FusesUpToTheThreshold) {
   EXPECT_EQ(PlanFusion(Runs({1, 2, 1}), 16), (Plan{{0, 1, 2}}));
   EXPECT_EQ(PlanFusion(Runs({1, 2, 1}), 15), (Plan{{0, 1}, {2}}));
   EXPECT_EQ(PlanFusion(Runs({1, 1, 1, 1, 1}), 8), (Plan{{0, 1}, {2, 3}, {4}}));
 }
 
-TEST(FusionPlan, LargerThanTheThresholdRunsAlone) {
+TEST(FusionPlan, RequestAboveTheThresholdIsNotFused) {
   EXPECT_EQ(PlanFusion(Runs({100, 1, 1}), 16), (Plan{{0}, {1, 2}}));
 }
 
-TEST(FusionPlan, ZeroMeansNever) {
+TEST(FusionPlan, ZeroDisablesFusion) {
   EXPECT_EQ(PlanFusion(Runs({1, 1}), 0), (Plan{{0}, {1}}));
   EXPECT_EQ(PlanFusion(Runs({0, 0}), 0), (Plan{{0}, {1}}));
 }
 
-TEST(FusionPlan, LooksPastWhatDoesNotMatch) {
+TEST(FusionPlan, SkipsRequestsThatDoNotMatch) {
   std::vector<Response> batch = Runs({1, 1, 1, 1});
   SetTensors(&batch[1], {{DType::kInt32, {1}}});
   EXPECT_EQ(PlanFusion(batch, 100), (Plan{{0, 2, 3}, {1}}));
@@ -59,7 +59,7 @@ TEST(FusionPlan, LooksPastWhatDoesNotMatch) {
   EXPECT_EQ(PlanFusion(batch, 100), (Plan{{0, 2}, {1, 3}}));
 }
 
-TEST(FusionPlan, OtherKindsAndErrorsStandAlone) {
+TEST(FusionPlan, OtherKindsAndErrorsAreNotFused) {
   std::vector<Response> batch = Runs({1, 1});
   for (const OpKind kind :
        {OpKind::kAllgather, OpKind::kBroadcast, OpKind::kJoin, OpKind::kBarrier,
@@ -73,7 +73,7 @@ TEST(FusionPlan, OtherKindsAndErrorsStandAlone) {
   EXPECT_EQ(PlanFusion(batch, 1000), expected);
 }
 
-TEST(FusionPlan, WhatMustBeEqual) {
+TEST(FusionPlan, PropertiesThatMustBeEqual) {
   const auto apart = [](const char* what, void (*change)(Request*)) {
     std::vector<Response> batch = Runs({1, 1});
     ChangeRequest(&batch[1], change);
@@ -89,15 +89,16 @@ TEST(FusionPlan, WhatMustBeEqual) {
   EXPECT_EQ(PlanFusion(batch, 1000), (Plan{{0}, {1}})) << "set";
 }
 
-TEST(FusionPlan, GroupsCountAllTheirTensors) {
+TEST(FusionPlan, GroupSizeIncludesAllTensors) {
   std::vector<Response> batch = Runs({1, 1});
   SetTensors(&batch[0], {{DType::kFloat32, {1}}, {DType::kFloat32, {3}}});
   EXPECT_EQ(PlanFusion(batch, 20), (Plan{{0, 1}}));
   EXPECT_EQ(PlanFusion(batch, 19), (Plan{{0}, {1}}));
 }
 
-// A group of several types cannot be one reduction: it must not draw others in.
-TEST(FusionPlan, GroupsOfMixedTypesStandAlone) {
+// A group of several types cannot be one reduction: no other request may be
+// fused with it.
+TEST(FusionPlan, GroupsOfMixedTypesAreNotFused) {
   std::vector<Response> batch = Runs({1, 1, 1});
   SetTensors(&batch[1], {{DType::kFloat32, {1}}, {DType::kInt32, {3}}});
   EXPECT_EQ(PlanFusion(batch, 1000), (Plan{{0, 2}, {1}}));

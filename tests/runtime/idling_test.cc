@@ -45,12 +45,12 @@ TEST(WaitLimit, Table) {
       {"relays do not spin", With(soon, relays), 50 * kUs},
       {"waits", With(later, waits), 500 * kUs},
       {"waits long", With(long_ago, waits), kMs},
-      // A leader that is in no set of those who wait for what it passes on.
+      // A leader that relays for a set it is not a member of.
       {"relays", With(later, relays), 500 * kUs},
       {"relays long", With(long_ago, relays), kMs},
       {"leaves", With(later, leaves), 500 * kUs},
       {"nothing to do", later, 20 * kMs},
-      // Operations are under way: data rings no bell.
+      // Operations are in progress: data rings no bell.
       {"moves", With(Idle(900 * kUs, false), moves), 0},
       {"moves, late", With(rung, moves), 500 * kUs},
       {"moves, very late", With(long_ago, moves), kMs},
@@ -62,7 +62,7 @@ TEST(WaitLimit, Table) {
       {"rung, relays", With(rung, relays), 1000 * kMs},
       {"rung, leaves", With(rung, leaves), 100 * kMs},
       {"rung, nothing to do", rung, 1000 * kMs},
-      // Others wait for what is to be sent then, whatever comes.
+      // Other ranks wait for this rank's next message, whatever arrives.
       {"due", With(rung, [](auto* s) { s->due_in_ns = 7 * kMs; }), 7 * kMs},
       {"overdue", With(rung, [](auto* s) { s->due_in_ns = -kMs; }), 0},
   };

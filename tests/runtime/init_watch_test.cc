@@ -1,4 +1,4 @@
-// What is said while init waits for other ranks.
+// The text of the warning while init waits for other ranks.
 #include "runtime/api/init_watch.h"
 
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 namespace tf_hvd {
 namespace {
 
-TEST(InitWatchTest, SaysForHowManyItWaits) {
+TEST(InitWatchTest, NamesTheNumberOfMissingRanks) {
   EXPECT_EQ(DescribeWait(3, 4, 30),
             "init() has waited 30 s for 3 other ranks of 4. All ranks of the "
             "job must call hvd.init()");

@@ -1,6 +1,6 @@
-// Job: a whole job in one process. Each rank is a thread with a Runtime of its
-// own, on loopback. A test that hangs ends with the names of the requests that
-// have not completed.
+// Job: a whole job in one process. Each rank is a thread with its own Runtime,
+// on loopback. A hanging test ends and names the requests that have not
+// completed.
 #ifndef TF_HVD_TESTS_RUNTIME_JOB_H_
 #define TF_HVD_TESTS_RUNTIME_JOB_H_
 
@@ -51,7 +51,8 @@ struct Ended {
   int32_t value = 0;
 };
 
-// What allgather and alltoall give: the rows, and how many came from each rank.
+// The results of allgather and alltoall: the rows, and the number from each
+// rank.
 struct Gathered {
   std::vector<int64_t> first_dims;
   std::vector<char> bytes;
@@ -68,7 +69,7 @@ struct Pending {
   std::shared_future<Ended> ended;
   std::shared_ptr<Gathered> gathered = std::make_shared<Gathered>();
 
-  // Waits; the watchdog of Job::Run bounds it.
+  // Waits, limited by the watchdog of Job::Run.
   const Status& status() const { return ended.get().status; }
   int32_t value() const { return ended.get().value; }
   bool done() const {
@@ -95,8 +96,8 @@ struct CallOptions {
   bool caller_waits = false;
 };
 
-// One rank's side: makes requests of plain vectors. What is given by pointer
-// must stay until the request has completed. Any thread.
+// One rank's side: makes requests of plain vectors. Vectors passed by pointer
+// must exist until the request has completed. Any thread.
 class Rank {
  public:
   Rank(Runtime* runtime, OpenRequests* open) : runtime_(runtime), open_(open) {}
@@ -118,7 +119,8 @@ class Rank {
     return Submit(std::move(entry));
   }
 
-  // `shape` in the options is that of the input, or one dimension.
+  // `shape` in the options is the input's; without it the input has one
+  // dimension.
   template <typename T>
   Pending Allgather(const std::string& name, const std::vector<T>& input,
                     const CallOptions& options = {}) {
@@ -171,8 +173,8 @@ class Rank {
     return Submit(std::move(entry));
   }
 
-  // Voted as a local error, as a kernel does with a call that is wrong by
-  // itself.
+  // Votes a local error, as a kernel does for a call that is invalid on its
+  // own.
   Pending Refused(const std::string& name, const std::string& text,
                   int32_t set = kWorldSet) {
     Entry entry = Plain(OpKind::kAllreduce, name, set);
@@ -222,7 +224,7 @@ class Rank {
   }
 
  private:
-  // Gives memory for rows of so many bytes.
+  // Submits an entry that allocates rows of `row_bytes` bytes.
   Pending SubmitRows(Entry entry, int64_t row_bytes) {
     auto gathered = std::make_shared<Gathered>();
     entry.allocate = [gathered, row_bytes](size_t,
@@ -277,8 +279,8 @@ class Job {
     runtimes_.resize(worlds_.size());
   }
 
-  // The ranks that are not started before the first Run never answer, like
-  // stopped processes. Run starts all others.
+  // Ranks passed here before the first Run are never started and never answer,
+  // like stopped processes. Run starts all others.
   void NeverStart(int rank) { absent_.insert(rank); }
 
   int size() const { return static_cast<int>(worlds_.size()); }
@@ -288,7 +290,7 @@ class Job {
   }
   Rank rank(int rank) { return Rank(runtime(rank).get(), &open_); }
 
-  // Calls fn for each rank on a thread of its own, and returns when all have
+  // Calls fn for each rank on a separate thread, and returns when all have
   // returned.
   void Run(const std::function<void(Rank&)>& fn) {
     for (int number = 0; number < size(); ++number) Start(number);
@@ -328,7 +330,7 @@ inline std::vector<std::vector<int>> AllNodes() {
   return {{1}, {2}, {1, 1}, {3}, {5}, {4}, {2, 2}, {1, 3}, {1, 1, 1, 1, 1}};
 }
 
-// Base of the suites that run on each of AllNodes(), and their names.
+// Base class of the suites that run on each of AllNodes(), and their names.
 using OnEachTree = ::testing::TestWithParam<std::vector<int>>;
 
 inline std::string TreeName(

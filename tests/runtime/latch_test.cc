@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kForEver = 3600 * kSecond;
 
-TEST(Latch, GivesUpWhenTheTimeIsOver) {
+TEST(Latch, TimesOut) {
   Latch latch;
   const int64_t begin_ns = NowNs();
   EXPECT_FALSE(latch.WaitFor(20 * kMs));
@@ -23,7 +23,7 @@ TEST(Latch, GivesUpWhenTheTimeIsOver) {
   EXPECT_FALSE(latch.WaitFor(-kMs));
 }
 
-TEST(Latch, WakesAllThatWait) {
+TEST(Latch, WakesAllWaiters) {
   Latch latch;
   std::atomic<int> woken{0};
   std::vector<std::thread> threads;

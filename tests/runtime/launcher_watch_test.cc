@@ -23,12 +23,12 @@ namespace {
 
 constexpr int kLimitMs = 60'000;
 
-// A chain of processes of these names: each starts the next, and the last one
-// does what a rank does. All hold a pipe's end, so that it is to be seen when
-// the last of them has ended. Forked before this process has threads.
+// A chain of processes with these names: each starts the next, and the last one
+// acts as a rank. All hold a pipe's end, which shows when the last of them has
+// ended. Forked before this process has threads.
 class Chain {
  public:
-  // `above`: what those above the last do at first.
+  // `above`: the initial action of the processes above the last.
   Chain(
       const std::vector<std::string>& names, const std::function<void()>& rank,
       const std::function<void()>& above = [] {})
@@ -58,7 +58,7 @@ class Chain {
 
   pid_t id(size_t place) const { return ids_.at(place); }
 
-  // How the last process ended, as waitpid has it.
+  // How the last process ended, as returned by waitpid.
   int Ended() {
     EXPECT_FALSE(Lives(kLimitMs));
     int status = 0;
@@ -66,7 +66,7 @@ class Chain {
     return status;
   }
 
-  // True if it runs on for so long.
+  // True if it is still running after this time.
   bool Lives(int milliseconds) {
     pollfd ended{ends_[0], POLLIN, 0};
     return poll(&ended, 1, milliseconds) == 0;
@@ -84,7 +84,7 @@ class Chain {
     const bool last = place + 1 == names.size();
     if (!last && fork() == 0) Become(names, place + 1, rank);
     if (!last) {
-      close(ends_[1]);  // the rank's alone
+      close(ends_[1]);  // only for the rank
       above_();
     }
     if (last) rank();
@@ -99,13 +99,13 @@ class Chain {
   std::vector<pid_t> ids_;
 };
 
-// As a rank's own: never destroyed.
+// As in a rank: never destroyed.
 void Watch() { static_cast<void>(new LauncherWatch(LaunchInfo())); }
 
-TEST(LauncherWatchTest, ARankWhoseLauncherIsKilledEnds) {
+TEST(LauncherWatchTest, RankEndsWhenItsLauncherIsKilled) {
   Chain chain({"prterun", "bash", "python"}, Watch);
   EXPECT_TRUE(chain.Lives(1500));
-  kill(chain.id(1), SIGKILL);  // what is between them may go
+  kill(chain.id(1), SIGKILL);  // processes in between may end
   EXPECT_TRUE(chain.Lives(1500));
   kill(chain.id(0), SIGKILL);
   const int status = chain.Ended();
@@ -113,7 +113,7 @@ TEST(LauncherWatchTest, ARankWhoseLauncherIsKilledEnds) {
   EXPECT_EQ(WTERMSIG(status), SIGTERM);
 }
 
-TEST(LauncherWatchTest, ItIsKilledIfItIsDeafToThat) {
+TEST(LauncherWatchTest, RankIsKilledIfItIgnoresSigterm) {
   Chain chain({"hydra_pmi_proxy", "python"}, [] {
     signal(SIGTERM, SIG_IGN);
     Watch();
@@ -124,8 +124,8 @@ TEST(LauncherWatchTest, ItIsKilledIfItIsDeafToThat) {
   EXPECT_EQ(WTERMSIG(status), SIGKILL);
 }
 
-TEST(LauncherWatchTest, WhatItHasStartedEndsAsWell) {
-  // The child holds the end of the pipe, too.
+TEST(LauncherWatchTest, DescendantsEndAsWell) {
+  // The child holds the end of the pipe as well.
   Chain chain({"prted", "python"}, [] {
     if (fork() == 0) {
       for (;;) pause();
@@ -136,21 +136,21 @@ TEST(LauncherWatchTest, WhatItHasStartedEndsAsWell) {
   EXPECT_TRUE(WIFSIGNALED(chain.Ended()));
 }
 
-TEST(LauncherWatchTest, AKeeperEndsItsOwnRank) {
+TEST(LauncherWatchTest, KeeperEndsItsRank) {
   Chain chain({"prterun", "tf_hvd_run_rank", "python"}, Watch);
   kill(chain.id(0), SIGKILL);
   EXPECT_TRUE(chain.Lives(2500));
 }
 
-// As `pkill -9 -f tf_hvd` does it, which the program's name does not match.
-TEST(LauncherWatchTest, ARankWhoseKeeperIsKilledAsWellEnds) {
+// As after `pkill -9 -f tf_hvd`, which does not match the program's name.
+TEST(LauncherWatchTest, RankEndsWhenItsKeeperIsKilledAsWell) {
   Chain chain({"prterun", "tf_hvd_run_rank", "python"}, Watch);
   kill(chain.id(0), SIGKILL);
   kill(chain.id(1), SIGKILL);
   EXPECT_EQ(WTERMSIG(chain.Ended()), SIGTERM);
 }
 
-TEST(LauncherWatchTest, ARankThatHasLeftTheJobGoesOn) {
+TEST(LauncherWatchTest, RankThatHasLeftTheJobContinues) {
   Chain chain({"slurmstepd", "python"}, [] {
     auto watch = std::make_unique<LauncherWatch>(LaunchInfo());
     watch.reset();
@@ -159,7 +159,7 @@ TEST(LauncherWatchTest, ARankThatHasLeftTheJobGoesOn) {
   EXPECT_TRUE(chain.Lives(2500));
 }
 
-// A socket of this machine that stands for srun's.
+// A socket of this machine in place of srun's.
 class Srun {
  public:
   explicit Srun(const char* address) {
@@ -174,7 +174,7 @@ class Srun {
     launch_.srun_port = ntohs(any.sin_port);
   }
   void End() { close(socket_); }
-  // As a rank, which has not the socket.
+  // As a rank, which does not have the socket.
   void Watch() {
     static_cast<void>(new LauncherWatch(launch_));
     End();
@@ -185,7 +185,7 @@ class Srun {
   LaunchInfo launch_;
 };
 
-TEST(LauncherWatchTest, ARankWhoseSrunIsKilledEnds) {
+TEST(LauncherWatchTest, RankEndsWhenItsSrunIsKilled) {
   Srun srun("127.0.0.1");
   Chain chain(
       {"slurmstepd", "python"}, [&] { srun.Watch(); }, [&] { srun.End(); });
@@ -194,15 +194,15 @@ TEST(LauncherWatchTest, ARankWhoseSrunIsKilledEnds) {
   EXPECT_FALSE(chain.Lives(kLimitMs));
 }
 
-TEST(LauncherWatchTest, AnSrunOfAnotherMachineMayHaveThatPortHere) {
-  Srun srun("192.0.2.1");  // RFC 5737: nobody's
+TEST(LauncherWatchTest, RemoteSrunIsNotConfusedWithALocalPort) {
+  Srun srun("192.0.2.1");  // RFC 5737: an address of no machine
   Chain chain(
       {"slurmstepd", "python"}, [&] { srun.Watch(); }, [&] { srun.End(); });
   srun.End();
   EXPECT_TRUE(chain.Lives(2500));
 }
 
-// Creates a file of a name that begins so.
+// Creates a file with a name that starts with `path`.
 std::string NewFile(std::string path) {
   path += "XXXXXX";
   const int file = mkstemp(path.data());
@@ -211,7 +211,7 @@ std::string NewFile(std::string path) {
   return path;
 }
 
-TEST(LauncherWatchTest, SegmentsOfMpiAreRemovedAndNoOthers) {
+TEST(LauncherWatchTest, OnlySegmentsOfMpiAreRemoved) {
   const std::string mpis = NewFile("/dev/shm/sm_segment.");
   const std::string other = NewFile("/dev/shm/launcher_watch_test.");
   Chain chain({"prterun", "python"}, [&] {

@@ -1,4 +1,4 @@
-// This rank's own requests: whose turn it is, and what their callers are told.
+// This rank's requests: which of them to vote for, and their callers' results.
 #include "runtime/agreement/local_requests.h"
 
 #include <gtest/gtest.h>
@@ -18,10 +18,10 @@ const Key kG = {kWorldSet, "g"};
 const Key kH = {kWorldSet, "h"};
 const Key kJoin = {kWorldSet, kJoinName};
 
-// A queue, and what each caller has been told, by the number of its call.
+// A queue, and the result for each caller, by the number of its call.
 class LocalRequestsTest : public testing::Test {
  protected:
-  // Gives the number of the call.
+  // Returns the number of the call.
   int Submit(const Key& key, int64_t submitted_ns = 0,
              const Status& local_error = {}) {
     return Submit(OpKind::kAllreduce, key, submitted_ns, local_error);
@@ -31,10 +31,10 @@ class LocalRequestsTest : public testing::Test {
     return Submit(OpKind::kJoin, {set, "join"}, submitted_ns, {});
   }
 
-  // The caller goes.
+  // The caller leaves.
   void GiveUp(int call) { callers_.at(static_cast<size_t>(call))->GiveUp(); }
 
-  // True if there is an entry for the executor, which keeps it.
+  // True if the executor gets an entry; it keeps it.
   bool Order(const Key& key) {
     std::optional<Entry> own = queue_.Ordered(key);
     if (!own.has_value()) return false;
@@ -43,7 +43,7 @@ class LocalRequestsTest : public testing::Test {
   }
 
   std::map<int, std::vector<std::string>> told_;
-  std::map<int, StatusCode> codes_;  // of the last that it was told
+  std::map<int, StatusCode> codes_;  // of each call's last result
   int tells_ = 0;
   LocalRequests queue_{[this](Completion done, const Status& status) {
     ++tells_;
@@ -76,7 +76,7 @@ class LocalRequestsTest : public testing::Test {
 
 using Keys = std::vector<Key>;
 
-TEST_F(LocalRequestsTest, IsADuplicateWhileTheEarlierIsWaitedFor) {
+TEST_F(LocalRequestsTest, IsADuplicateWhileTheEarlierCallIsWaitedFor) {
   const struct {
     const char* what;
     bool refused, gone, ordered, gone_later, finished;
@@ -107,8 +107,9 @@ TEST_F(LocalRequestsTest, IsADuplicateWhileTheEarlierIsWaitedFor) {
   }
 }
 
-// No memory, or no driver, was told to the caller as a mistake of its own.
-TEST_F(LocalRequestsTest, ARefusedCallIsToldTheCodeOfItsError) {
+// Missing memory or a missing driver used to be reported to the caller as its
+// own mistake.
+TEST_F(LocalRequestsTest, RefusedCallGetsItsErrorCode) {
   for (const Status& error :
        {InvalidArgument("a scalar"), FailedPrecondition("no CUDA driver"),
         Aborted("no memory"), Internal("bug in tf_hvd")}) {
@@ -118,9 +119,9 @@ TEST_F(LocalRequestsTest, ARefusedCallIsToldTheCodeOfItsError) {
   }
 }
 
-// What is wrong here is told here at once, and still voted for: silently it
-// would pair with the others' next call.
-TEST_F(LocalRequestsTest, ARefusedCallKeepsItsTurn) {
+// A call that is invalid here gets its error immediately, and is still voted
+// for: otherwise it would match the other ranks' next call.
+TEST_F(LocalRequestsTest, RefusedCallIsStillVotedFor) {
   const int call = Submit(kG, 0, InvalidArgument("wrong"));
   EXPECT_EQ(told_[call], std::vector<std::string>{"wrong"});
   EXPECT_EQ(queue_.TakeTurns(), Keys{kG});
@@ -132,7 +133,7 @@ TEST_F(LocalRequestsTest, ARefusedCallKeepsItsTurn) {
   EXPECT_EQ(told_[call].size(), 1u);
 }
 
-TEST_F(LocalRequestsTest, JoinWaitsUntilNothingOfItsSetIsUnvoted) {
+TEST_F(LocalRequestsTest, JoinWaitsForAllVotesOfItsSet) {
   GiveUp(Submit(kG));
   Submit(kG);
   Submit({1, "x"});
@@ -141,7 +142,7 @@ TEST_F(LocalRequestsTest, JoinWaitsUntilNothingOfItsSetIsUnvoted) {
   EXPECT_TRUE(queue_.HasJoined(kWorldSet));
   EXPECT_FALSE(queue_.HasJoined(1));
   EXPECT_EQ(queue_.TakeTurns(), Keys());
-  // Another set's is not held back.
+  // Another set's join is not held back.
   Join(1);
   EXPECT_EQ(queue_.TakeTurns(), (Keys{{1, kJoinName}}));
   Order(kG);
@@ -153,8 +154,8 @@ TEST_F(LocalRequestsTest, JoinWaitsUntilNothingOfItsSetIsUnvoted) {
   EXPECT_FALSE(queue_.HasJoined(kWorldSet));
 }
 
-// A rank that has joined takes part in what others order, without an entry.
-TEST_F(LocalRequestsTest, WhatWasNotSubmittedHasNoEntry) {
+// A joined rank takes part in the other ranks' requests, without an entry.
+TEST_F(LocalRequestsTest, RequestNotSubmittedHereHasNoEntry) {
   EXPECT_FALSE(Order(kG));
   EXPECT_TRUE(queue_.executing().empty());
 }
@@ -174,7 +175,7 @@ TEST_F(LocalRequestsTest, TheOldestExecutingIsFinishedFirst) {
   EXPECT_TRUE(queue_.executing().empty());
 }
 
-TEST_F(LocalRequestsTest, FailsEverybodyOnce) {
+TEST_F(LocalRequestsTest, FailsEachCallOnce) {
   const int g = Submit(kG);
   const int refused = Submit(kH, 0, InvalidArgument("wrong"));
   const int again = Submit(kH);
@@ -188,7 +189,7 @@ TEST_F(LocalRequestsTest, FailsEverybodyOnce) {
   EXPECT_EQ(told_[again], std::vector<std::string>{"end of h"});
   EXPECT_EQ(told_[join], std::vector<std::string>{"end of \x01join"});
   EXPECT_EQ(tells_, 4);
-  // The executor's to end.
+  // The executor still has to finish it.
   EXPECT_EQ(queue_.executing().size(), 1u);
   EXPECT_FALSE(queue_.Waiting());
   EXPECT_EQ(queue_.TakeTurns(), Keys());
@@ -210,8 +211,8 @@ TEST_F(LocalRequestsTest, FailsOneSet) {
 
 using Since = std::map<Key, int64_t>;
 
-// Since the oldest call whose caller is still there.
-TEST_F(LocalRequestsTest, SaysSinceWhenCallersWait) {
+// Since the oldest call with a waiting caller.
+TEST_F(LocalRequestsTest, ReportsSinceWhenCallersWait) {
   GiveUp(Submit(kG, 1));
   Submit(kG, 2);
   Submit(kH, 3, InvalidArgument("wrong"));
@@ -222,14 +223,14 @@ TEST_F(LocalRequestsTest, SaysSinceWhenCallersWait) {
   EXPECT_EQ(queue_.Waits(), (Since{{kG, 2}, {kJoin, 4}}));
 }
 
-TEST_F(LocalRequestsTest, WhoHasJoinedHasSubmittedEverything) {
+TEST_F(LocalRequestsTest, JoinedRankCountsAsHavingSubmittedEverything) {
   GiveUp(Submit(kG));
   Submit(kG);
   EXPECT_TRUE(queue_.HasSubmitted(kG));
   EXPECT_FALSE(queue_.HasSubmitted(kH));
   Join();
   queue_.TakeTurns();
-  // The join is held back: nobody counts it yet.
+  // The join is held back: no rank counts it yet.
   EXPECT_TRUE(queue_.HasSubmitted(kJoin));
   EXPECT_FALSE(queue_.HasSubmitted(kH));
   Order(kG);
@@ -238,8 +239,8 @@ TEST_F(LocalRequestsTest, WhoHasJoinedHasSubmittedEverything) {
   EXPECT_FALSE(queue_.HasSubmitted({1, "h"}));
 }
 
-// As long as others go on, who has joined does not wait too long.
-TEST_F(LocalRequestsTest, JoinsWaitBeginsAnewWhenOthersGoOn) {
+// While other ranks make progress, a joined rank does not wait too long.
+TEST_F(LocalRequestsTest, JoinsWaitRestartsWithOtherRanksProgress) {
   Join(kWorldSet, 1);
   Join(1, 1);
   queue_.TakeTurns();
@@ -250,7 +251,7 @@ TEST_F(LocalRequestsTest, JoinsWaitBeginsAnewWhenOthersGoOn) {
   EXPECT_EQ(queue_.Waits(), (Since{{kJoin, 10}, {{1, kJoinName}, 1}}));
 }
 
-TEST_F(LocalRequestsTest, WhatExecutesWaitsFromTheLastMove) {
+TEST_F(LocalRequestsTest, ExecutingRequestWaitsFromTheLastProgress) {
   const auto since = [this] {
     return queue_.executing().find(kG)->second.since_ns;
   };

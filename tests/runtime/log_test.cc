@@ -20,7 +20,7 @@ TEST(Log, ParsesEachLevel) {
   }
 }
 
-TEST(Log, RefusesOtherWordsAndLeavesTheLevel) {
+TEST(Log, RejectsOtherWordsAndKeepsTheLevel) {
   for (const char* word : {"", "Warning", "warn", "warning ", "3"}) {
     LogLevel level = LogLevel::kInfo;
     EXPECT_FALSE(ParseLogLevel(word, &level)) << word;

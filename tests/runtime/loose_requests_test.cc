@@ -14,7 +14,7 @@ Request Small(int64_t elements = 10) {
   return request;
 }
 
-// What is said in some steps of so many requests.
+// The warnings in some steps with `count` requests each.
 std::string Steps(LooseRequests* loose, int count, const Request& request,
                   int steps = 3) {
   std::string said;
@@ -26,30 +26,30 @@ std::string Steps(LooseRequests* loose, int count, const Request& request,
   return said;
 }
 
-TEST(LooseRequests, AreToldOnceWithTheCure) {
+TEST(LooseRequests, WarnsOnceWithTheFix) {
   LooseRequests loose;
   EXPECT_EQ(Steps(&loose, 161, Small()),
-            "161 small tensors on a GPU are reduced one by one in each step, a "
-            "call of NCCL for each; hvd.grouped_allreduce reduces them in one "
-            "call, as DistributedOptimizer and DistributedGradientTape do with "
-            "gradients");
+            "161 small tensors on a GPU are reduced individually in each step, "
+            "with one NCCL call each. Use hvd.grouped_allreduce to reduce them "
+            "in one call, as DistributedOptimizer and DistributedGradientTape "
+            "do with gradients");
   EXPECT_EQ(Steps(&loose, 200, Small()), "");
 }
 
-TEST(LooseRequests, AFewOrLargeOnesAreAllRight) {
+TEST(LooseRequests, NoWarningForFewOrLargeTensors) {
   LooseRequests loose;
   EXPECT_EQ(Steps(&loose, 31, Small(), 10), "");
   EXPECT_EQ(Steps(&loose, 161, Small(300'000)), "");
 }
 
-TEST(LooseRequests, OnTheCpuTheyAreFused) {
+TEST(LooseRequests, NoWarningOnTheCpu) {
   LooseRequests loose;
   Request request = Small();
   request.device = DeviceKind::kCpu;
   EXPECT_EQ(Steps(&loose, 161, request), "");
 }
 
-TEST(LooseRequests, AGroupIsNotLoose) {
+TEST(LooseRequests, NoWarningForGroups) {
   LooseRequests loose;
   Request request = Small();
   request.tensors.push_back(request.tensors[0]);
@@ -57,7 +57,7 @@ TEST(LooseRequests, AGroupIsNotLoose) {
 }
 
 // Eager calls without a name get a new one each.
-TEST(LooseRequests, OneInEachStepIsNotMany) {
+TEST(LooseRequests, NoWarningForOneTensorPerStep) {
   LooseRequests loose;
   std::string said;
   for (int step = 0; step < 20'000; ++step) {

@@ -11,7 +11,7 @@
 namespace tf_hvd {
 namespace {
 
-// An edge that takes and gives as many bytes at a time as it is told.
+// An edge that accepts and returns a configurable number of bytes at a time.
 struct FakeEdge final : Edge {
   size_t Write(const char* data, size_t size) override {
     const size_t taken = std::min(size, room);
@@ -52,12 +52,12 @@ std::vector<std::string> PullAll(MessageStream* stream) {
   return got;
 }
 
-TEST(MessageStream, KeepsWhatDoesNotFit) {
+TEST(MessageStream, KeepsBytesThatDoNotFit) {
   FakeEdge edge;
   MessageStream stream(0, &edge);
   stream.Send("abcdef");
   EXPECT_TRUE(stream.HasOutput());
-  EXPECT_FALSE(stream.Push());  // nothing moved
+  EXPECT_FALSE(stream.Push());  // nothing was sent
   edge.room = 4;
   EXPECT_TRUE(stream.Push());
   EXPECT_EQ(edge.written, "abcd");
@@ -71,7 +71,7 @@ TEST(MessageStream, KeepsWhatDoesNotFit) {
   EXPECT_FALSE(stream.Push());
 }
 
-TEST(MessageStream, MessagesCutAnywhere) {
+TEST(MessageStream, MessagesSplitAnywhere) {
   std::mt19937 random(2);
   std::string bytes;
   std::vector<std::string> expected;
@@ -99,7 +99,7 @@ TEST(MessageStream, MessagesLargerThanOneRead) {
   EXPECT_EQ(PullAll(&stream), (std::vector<std::string>{large, large}));
 }
 
-TEST(MessageStream, ReceiverMaySend) {
+TEST(MessageStream, ReceiverCanSend) {
   FakeEdge edge;
   edge.room = 1000;
   edge.arrived = Leave("a") + Leave("b");
@@ -114,9 +114,9 @@ TEST(MessageStream, ReceiverMaySend) {
   EXPECT_EQ(edge.written, "replyreply");
 }
 
-// Bytes that are no message are handed on, for the controller to report, and do
-// not stop the stream silently.
-TEST(MessageStream, ImpossibleLengthIsHandedOn) {
+// Bytes that are not a message are passed on, for the controller to report, and
+// do not stop the stream silently.
+TEST(MessageStream, InvalidLengthIsPassedOn) {
   FakeEdge edge;
   MessageStream stream(0, &edge);
   edge.arrived = std::string(kHeaderBytes, '\0');

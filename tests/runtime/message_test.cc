@@ -40,6 +40,7 @@ class Messages {
       case MessageKind::kQuery:
         message.set = Below(10);
         message.name = Text();
+        if (kind != MessageKind::kAnswer) message.early = Below(2) == 0;
         if (kind != MessageKind::kAsk) message.query = random_();
         if (kind == MessageKind::kQuery) message.wait_ns = Below(1'000'000);
         break;
@@ -106,12 +107,13 @@ class Messages {
   void FillAnswer(StallAnswer* answer) {
     answer->agreed = Below(2) == 0;
     answer->age_ms = random_();
+    answer->stuck_ms = random_();
     answer->voted = SomeRanks();
     answer->missing = SomeRanks();
     answer->silent = SomeRanks();
     for (int n = Below(3); n > 0; --n) {
       answer->waits.push_back(
-          {Text(), SomeRanks(), Below(2) == 0, Below(2) == 0, Text()});
+          {Text(), SomeRanks(), Below(2) == 0, Below(2) == 0, Text(), Text()});
     }
   }
 
@@ -140,7 +142,7 @@ constexpr MessageKind kKinds[] = {
     MessageKind::kAsk,      MessageKind::kQuery,     MessageKind::kAnswer,
     MessageKind::kAskClock, MessageKind::kClock};
 
-// `./dev prove fuzz` asks for other seeds and more rounds.
+// `./dev prove fuzz` sets other seeds and more rounds.
 unsigned NumberOr(const char* variable, unsigned otherwise) {
   const char* given = std::getenv(variable);
   if (given == nullptr) return otherwise;
@@ -205,6 +207,7 @@ void ExpectEqual(const RankList& a, const RankList& b) {
 void ExpectEqual(const StallAnswer& a, const StallAnswer& b) {
   EXPECT_EQ(a.agreed, b.agreed);
   EXPECT_EQ(a.age_ms, b.age_ms);
+  EXPECT_EQ(a.stuck_ms, b.stuck_ms);
   ExpectEqual(a.voted, b.voted);
   ExpectEqual(a.missing, b.missing);
   ExpectEqual(a.silent, b.silent);
@@ -215,6 +218,7 @@ void ExpectEqual(const StallAnswer& a, const StallAnswer& b) {
     EXPECT_EQ(a.waits[i].ever_compiled, b.waits[i].ever_compiled);
     EXPECT_EQ(a.waits[i].waits_in_compiled, b.waits[i].waits_in_compiled);
     EXPECT_EQ(a.waits[i].compiling, b.waits[i].compiling);
+    EXPECT_EQ(a.waits[i].place, b.waits[i].place);
   }
 }
 
@@ -226,6 +230,7 @@ void ExpectEqual(const Message& a, const Message& b) {
   EXPECT_EQ(a.rank, b.rank);
   EXPECT_EQ(a.text, b.text);
   EXPECT_EQ(a.through, b.through);
+  EXPECT_EQ(a.early, b.early);
   EXPECT_EQ(a.query, b.query);
   EXPECT_EQ(a.wait_ns, b.wait_ns);
   EXPECT_EQ(a.clock.asked_ns, b.clock.asked_ns);
@@ -255,7 +260,7 @@ TEST(Message, RoundTripOfEveryKind) {
   }
 }
 
-TEST(BatchEncoder, GivesNeighboursTheSameBytes) {
+TEST(BatchEncoder, NeighboursGetTheSameBytes) {
   Messages messages(5);
   Message batch;
   while (batch.batch.size() < 2) {
@@ -269,8 +274,8 @@ TEST(BatchEncoder, GivesNeighboursTheSameBytes) {
   EXPECT_EQ(encoder.Encode(all).data(), first.data());
 }
 
-// Each prefix lies in a buffer of its own: a read past its end is seen by the
-// address sanitizer.
+// Each prefix is in a separate buffer, so that the address sanitizer detects a
+// read past its end.
 TEST(Message, TruncatedOrLongerIsAnError) {
   Messages messages(2);
   for (int i = 0; i < 20; ++i) {
@@ -280,7 +285,7 @@ TEST(Message, TruncatedOrLongerIsAnError) {
       for (size_t size = 0; size < bytes.size(); ++size) {
         std::string cut(bytes, 0, size);
         EXPECT_FALSE(DecodeMessage(cut, &decoded).ok());
-        // Also when the header agrees with the cut.
+        // Also if the header matches the truncated size.
         if (size < kHeaderBytes) continue;
         const auto length = static_cast<uint32_t>(size);
         std::memcpy(cut.data(), &length, sizeof(length));
@@ -294,7 +299,7 @@ TEST(Message, TruncatedOrLongerIsAnError) {
   }
 }
 
-TEST(Message, RandomDamageNeverHurts) {
+TEST(Message, RandomDamageIsHarmless) {
   Messages messages(NumberOr("TF_HVD_FUZZ_SEED", 3));
   const unsigned rounds = NumberOr("TF_HVD_FUZZ_ROUNDS", 3000);
   for (unsigned i = 0; i < rounds; ++i) {
@@ -320,8 +325,8 @@ TEST(Message, UnknownKindIsAnError) {
   }
 }
 
-// It was taken, and the controller read a request that was not there.
-TEST(Message, AResponseWithoutItsNameIsMalformed) {
+// It used to be accepted, and the controller read a missing request.
+TEST(Message, ResponseWithoutItsNameIsMalformed) {
   constexpr size_t kFlags = kHeaderBytes + sizeof(uint32_t);
   constexpr size_t kSlot = kFlags + sizeof(uint8_t) + sizeof(int32_t);
   constexpr uint8_t kDefine = 2;
@@ -348,7 +353,7 @@ TEST(Message, AResponseWithoutItsNameIsMalformed) {
   }
 }
 
-TEST(Message, LengthIsUnknownBeforeTheHeaderIsThere) {
+TEST(Message, LengthIsUnknownBeforeTheHeaderArrives) {
   Message leave;
   leave.kind = MessageKind::kLeave;
   const std::string bytes = EncodeMessage(leave);
@@ -357,9 +362,8 @@ TEST(Message, LengthIsUnknownBeforeTheHeaderIsThere) {
   }
 }
 
-// A stream whose header tells a length that no message has must not look like
-// one that waits for more.
-TEST(Message, ImpossibleLengthIsAWholeMalformedMessage) {
+// A header with an invalid length must not make the stream wait for more.
+TEST(Message, InvalidLengthIsAWholeMalformedMessage) {
   for (uint32_t length = 0; length < kHeaderBytes; ++length) {
     std::string bytes(kHeaderBytes, '\0');
     std::memcpy(bytes.data(), &length, sizeof(length));
@@ -371,7 +375,7 @@ TEST(Message, ImpossibleLengthIsAWholeMalformedMessage) {
   }
 }
 
-// The cost that agreement.md promises for a request in use.
+// The cost documented in agreement.md for a request in use.
 TEST(Message, VoteBySlotIs24Bytes) {
   Message vote;
   vote.slot = 5;

@@ -48,7 +48,7 @@ MetricsTotals TotalsOf(const CallReader::Step& step) {
   return totals;
 }
 
-TEST(AddStepTest, WhatAStepHidesIsNotExposed) {
+TEST(AddStepTest, HiddenTimeIsNotExposed) {
   const MetricsTotals totals =
       TotalsOf(StepOf({Call(10, 20, 40, 2), Call(100, 100, 101, kRank)}, 200));
   EXPECT_EQ(totals.steps, 1);
@@ -58,7 +58,7 @@ TEST(AddStepTest, WhatAStepHidesIsNotExposed) {
   EXPECT_EQ(totals.waiting_ns, std::vector<int64_t>({0, 0, 0, 0}));
 }
 
-TEST(AddStepTest, WaitingIsForWhoeverComesNext) {
+TEST(AddStepTest, WaitIsForTheNextRankToCall) {
   const MetricsTotals totals =
       TotalsOf(StepOf({Call(10, 150, 170, 2), Call(100, 200, 230, 3)}, 400));
   EXPECT_EQ(totals.waiting_ns, std::vector<int64_t>({0, 0, 50, 30}));
@@ -66,7 +66,7 @@ TEST(AddStepTest, WaitingIsForWhoeverComesNext) {
   EXPECT_EQ(totals.collective_ns, 220);
 }
 
-TEST(AddStepTest, ACallThatItsCallerWaitsForIsExposedBeforeTheLastOne) {
+TEST(AddStepTest, EagerCallIsExposedBeforeTheLastOne) {
   RecordedCall loss = Call(10, 30, 40, 2);
   loss.caller = CallerKind::kWaits;
   const MetricsTotals totals =
@@ -75,7 +75,7 @@ TEST(AddStepTest, ACallThatItsCallerWaitsForIsExposedBeforeTheLastOne) {
   EXPECT_EQ(totals.waiting_ns, std::vector<int64_t>({0, 0, 20, 0}));
 }
 
-TEST(AddStepTest, ACallThatFailedBeforeItWasAgreedUponMovesNothing) {
+TEST(AddStepTest, CallThatFailedBeforeAgreementMovesNothing) {
   EXPECT_EQ(TotalsOf(StepOf({Call(10, 0, 50, -1)}, 60)).transfer_ns, 0);
 }
 
@@ -85,7 +85,7 @@ bool IsExposed(const CallReader::Step& step, int64_t t) {
       [t](const Interval& one) { return one.first <= t && t < one.second; });
 }
 
-// Moment by moment, which says the same in another way.
+// Computed moment by moment, as an independent check.
 MetricsTotals ByMoments(const CallReader::Step& step) {
   MetricsTotals totals;
   totals.waiting_ns.resize(kSize);
@@ -120,7 +120,7 @@ MetricsTotals ByMoments(const CallReader::Step& step) {
   return totals;
 }
 
-TEST(AddStepTest, AnyStepIsWhatItsMomentsAre) {
+TEST(AddStepTest, StepEqualsTheSumOfItsMoments) {
   std::mt19937 random(1);
   const auto upto = [&random](int64_t most) {
     return static_cast<int64_t>(random() % static_cast<uint64_t>(most));
@@ -132,7 +132,7 @@ TEST(AddStepTest, AnyStepIsWhatItsMomentsAre) {
       calls.push_back(Call(submitted, agreed, agreed + upto(30),
                            static_cast<int>(upto(kSize + 1)) - 1));
     }
-    // Calls that are agreed upon at the same moment have one that was last.
+    // Calls that are agreed at the same moment have one that was last.
     for (RecordedCall& call : calls) {
       for (const RecordedCall& other : calls) {
         if (other.agreed_ns == call.agreed_ns) call.last = other.last;
@@ -173,7 +173,7 @@ class MetricsTest : public testing::Test {
   std::string folder_;
 };
 
-TEST_F(MetricsTest, EachCallCountsOnceHoweverOftenItIsRead) {
+TEST_F(MetricsTest, EachCallCountsOnce) {
   Make("before");
   Metrics metrics(recorder_.get(), kRank, kSize);
   for (int i = 0; i < 3000; ++i) {
@@ -181,17 +181,18 @@ TEST_F(MetricsTest, EachCallCountsOnceHoweverOftenItIsRead) {
     if (i % 100 == 0) metrics.Read();
   }
   MetricsTotals totals = metrics.Read();
-  while (totals.calls < 3000) totals = metrics.Read();  // they come a bit later
+  while (totals.calls < 3000)
+    totals = metrics.Read();  // they arrive a bit later
   EXPECT_EQ(totals.calls, 3000);
   EXPECT_EQ(totals.failed, 1000);
   EXPECT_EQ(totals.bytes, 24000);
   EXPECT_EQ(totals.steps, 2999);
-  EXPECT_EQ(totals.step_bytes, 2999 * 8);  // the last step goes on
+  EXPECT_EQ(totals.step_bytes, 2999 * 8);  // the last step has not ended
   EXPECT_EQ(totals.in_flight, 0);
   EXPECT_EQ(totals.dropped, 0);
 }
 
-TEST_F(MetricsTest, TheFileHasWhatIsKnownAtTheEnd) {
+TEST_F(MetricsTest, FileHasTheFinalTotals) {
   Metrics metrics(recorder_.get(), kRank, kSize);
   std::unique_ptr<MetricsFile> file;
   ASSERT_TRUE(
@@ -206,7 +207,7 @@ TEST_F(MetricsTest, TheFileHasWhatIsKnownAtTheEnd) {
   EXPECT_NE(access((folder_ + "/metrics.rank-1.prom.new").c_str(), F_OK), 0);
 }
 
-TEST_F(MetricsTest, AFileThatCannotBeWrittenIsAnError) {
+TEST_F(MetricsTest, UnwritableFileIsAnError) {
   Metrics metrics(recorder_.get(), kRank, kSize);
   std::unique_ptr<MetricsFile> file;
   const Status status =

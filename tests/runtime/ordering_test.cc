@@ -1,4 +1,4 @@
-// What becomes of complete requests, in which order, and who is told.
+// The results of complete requests, their order, and their recipients.
 #include "runtime/agreement/ordering.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace tf_hvd {
 namespace {
 
-// Three ranks on one node, seen from above.
+// Three ranks on one node, as seen by their leader.
 ProcessSets Top() { return {0, MembersOf({0, 1, 2}), PlaceOf(0, {{0, 1, 2}})}; }
 
 Vote VoteFor(const Request& request) {
@@ -58,7 +58,7 @@ Response OrderOne(Ordering* ordering, const Key& key, const Vote& vote) {
   return std::move(ordering->TakeBatch().at(0));
 }
 
-// `response` is applied: from now on the slot it defines stands for the name.
+// Applies `response`: from now on the slot that it defines stands for the name.
 void Define(ProcessSets* sets, const Response& response) {
   ASSERT_TRUE(response.define);
   ASSERT_TRUE(
@@ -66,7 +66,7 @@ void Define(ProcessSets* sets, const Response& response) {
           ->slots.Define(response.slot, response.key.second, response.request));
 }
 
-// By set, slot and name, joins last, whatever became ready first.
+// By set, slot and name, joins last, in whatever order they became ready.
 TEST(Ordering, SortsABatch) {
   const std::vector<Key> expected = {{kWorldSet, "slot"},
                                      {kWorldSet, "a"},
@@ -90,7 +90,7 @@ TEST(Ordering, SortsABatch) {
   } while (std::next_permutation(ready.begin(), ready.end()));
 }
 
-// When a name is agreed for the second time, once.
+// Once, when a name is agreed for the second time.
 TEST(Ordering, OffersASlotOnce) {
   ProcessSets sets = Top();
   Ordering ordering(&sets);
@@ -104,13 +104,13 @@ TEST(Ordering, OffersASlotOnce) {
   const Response third = OrderOne(&ordering, key, Allreduce());
   EXPECT_EQ(third.slot, 0u);
   EXPECT_FALSE(third.define);
-  // The slot stands for another request.
+  // The slot stands for a different request.
   const Response changed = OrderOne(&ordering, key, Allreduce(2));
   EXPECT_EQ(changed.slot, kNoSlot);
   EXPECT_FALSE(changed.define);
 }
 
-TEST(Ordering, GivesTheVerdict) {
+TEST(Ordering, AppliesTheDecision) {
   ProcessSets sets = Top();
   Ordering ordering(&sets);
   Vote vote = Allreduce();
@@ -123,12 +123,12 @@ TEST(Ordering, GivesTheVerdict) {
   vote.local_error = LocalError{1, "no"};
   const Response fails = OrderOne(&ordering, {kWorldSet, "g"}, vote);
   EXPECT_EQ(fails.error, "rank 1: no");
-  // It was not agreed: no slot.
+  // Not agreed, so no slot.
   EXPECT_EQ(fails.slot, kNoSlot);
 }
 
-// Numbers count up in each batch and over batches, also those of others, and
-// are not given to what fails.
+// Numbers increase in each batch and across batches, including those of other
+// controllers, and failed requests get none.
 TEST(Ordering, NumbersNewSets) {
   ProcessSets sets = Top();
   Ordering ordering(&sets);
@@ -149,7 +149,7 @@ TEST(Ordering, NumbersNewSets) {
   EXPECT_EQ(OrderOne(&ordering, {kWorldSet, "e"}, AddSet({1})).value, 8);
 }
 
-TEST(Ordering, SaysWhyASetCannotBeRemoved) {
+TEST(Ordering, ReportsWhyASetCannotBeRemoved) {
   const struct {
     int32_t set;
     std::string error;
@@ -167,7 +167,7 @@ TEST(Ordering, SaysWhyASetCannotBeRemoved) {
   }
 }
 
-TEST(Ordering, WhatIsReadyGoesBeforeAnEnd) {
+TEST(Ordering, ReadyRequestsPrecedeAnEnd) {
   const auto goes_before = [](const std::vector<Response>& batch, bool ends) {
     ProcessSets sets = Top();
     Ordering ordering(&sets);
@@ -188,8 +188,9 @@ TEST(Ordering, WhatIsReadyGoesBeforeAnEnd) {
   goes_before(batch, false);
 }
 
-// A child gets what its members need, and each response is encoded once.
-TEST(Ordering, ForwardsWhatConcernsAChild) {
+// A child gets the responses for its members, and each response is encoded
+// once.
+TEST(Ordering, ForwardsOnlyResponsesForTheChild) {
   ProcessSets sets = Top();
   sets.Add(1, {0, 1});
   sets.Add(2, {0});
@@ -209,12 +210,12 @@ TEST(Ordering, ForwardsWhatConcernsAChild) {
   EXPECT_EQ(sent, expected);
   EXPECT_EQ(ordering.responses_encoded(), 2u);
 
-  // No message of nothing.
+  // No empty message.
   ordering.Add({2, "y"}, Allreduce());
   ordering.Forward(ordering.TakeBatch(), send);
   EXPECT_EQ(sent, expected);
 
-  // What ends the runtime concerns all, whatever its set.
+  // A response that ends the runtime goes to all, whatever its set.
   std::vector<Response> batch;
   Response& close = batch.emplace_back();
   close.key.first = 2;

@@ -17,7 +17,7 @@ std::vector<PhaseSpan> TakeAll(PhaseLog* log) {
   return spans;
 }
 
-TEST(PhaseLogTest, WhatComesWhileItIsOffIsNotKept) {
+TEST(PhaseLogTest, SpansAreIgnoredWhileOff) {
   PhaseLog log;
   EXPECT_FALSE(log.on());
   log.Add({1, 0, 10, Phase::kPack, -1});
@@ -31,7 +31,7 @@ TEST(PhaseLogTest, WhatComesWhileItIsOffIsNotKept) {
   EXPECT_EQ(log.dropped(), 0u);
 }
 
-TEST(PhaseLogTest, WithoutRoomSpansAreCountedAndNobodyWaits) {
+TEST(PhaseLogTest, SpansAreDroppedAndCountedWithoutRoom) {
   PhaseLog log;
   log.Start();
   for (uint64_t i = 0; i < PhaseLog::kSpans + 7; ++i) {
@@ -45,7 +45,7 @@ TEST(PhaseLogTest, WithoutRoomSpansAreCountedAndNobodyWaits) {
   EXPECT_EQ(spans[0].operation, 99u);
 }
 
-TEST(PhaseLogTest, SpansComeInOrderWhileOthersAreTaken) {
+TEST(PhaseLogTest, SpansAreInOrderDuringConcurrentReads) {
   PhaseLog log;
   log.Start();
   constexpr uint64_t kCount = 300'000;
@@ -78,7 +78,7 @@ TEST(PhaseLogTest, SpansComeInOrderWhileOthersAreTaken) {
   EXPECT_LE(seen + log.dropped(), kCount + 1);
 }
 
-TEST(PhaseTimerTest, WhatFollowsOnItselfIsOneSpan) {
+TEST(PhaseTimerTest, AdjacentPhasesAreMerged) {
   PhaseLog log;
   log.Start();
   PhaseTimer timer(&log, 5);
@@ -102,19 +102,19 @@ TEST(PhaseTimerTest, WhatFollowsOnItselfIsOneSpan) {
   EXPECT_EQ(spans[1].end_ns, 300 * kUs);
 }
 
-TEST(PhaseTimerTest, AWaitLastsUntilItIsOverOrForAnotherRank) {
+TEST(PhaseTimerTest, WaitEndsWithDataOrAnotherRank) {
   PhaseLog log;
   log.Start();
   PhaseTimer timer(&log, 1);
   timer.Enter(0);
   timer.Did(Phase::kPack, 100 * kUs);
   timer.Exit(3, 100 * kUs);
-  for (int64_t now = 150; now < 1000; now += 50) {  // nothing comes
+  for (int64_t now = 150; now < 1000; now += 50) {  // nothing happens
     timer.Enter(now * kUs);
     timer.Exit(3, (now + 1) * kUs);
   }
   timer.Enter(1000 * kUs);
-  timer.Exit(2, 1001 * kUs);  // rank 3's is there
+  timer.Exit(2, 1001 * kUs);  // rank 3's data has arrived
   timer.Enter(1500 * kUs);
   timer.Did(Phase::kReduce, 1600 * kUs);
   timer.Exit(-1, 1600 * kUs);
@@ -131,7 +131,7 @@ TEST(PhaseTimerTest, AWaitLastsUntilItIsOverOrForAnotherRank) {
   EXPECT_EQ(spans[3].begin_ns, 1500 * kUs);
 }
 
-TEST(PhaseTimerTest, AWaitThatLastsToTheEndIsThere) {
+TEST(PhaseTimerTest, WaitAtTheEndIsRecorded) {
   PhaseLog log;
   log.Start();
   PhaseTimer timer(&log, 1);
@@ -146,7 +146,7 @@ TEST(PhaseTimerTest, AWaitThatLastsToTheEndIsThere) {
   EXPECT_EQ(spans[0].end_ns, 501 * kUs);
 }
 
-TEST(PhaseTimerTest, AShortWaitIsNone) {
+TEST(PhaseTimerTest, ShortWaitIsIgnored) {
   PhaseLog log;
   log.Start();
   PhaseTimer timer(&log, 1);

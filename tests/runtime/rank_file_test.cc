@@ -24,7 +24,7 @@ class PutFileTest : public testing::Test {
     fs::create_directory(folder_);
   }
 
-  // Empty, or why not.
+  // Empty, or the reason for a failure.
   std::string Put(const std::string& name, const std::string& text,
                   int error = 0) {
     std::string why;
@@ -53,7 +53,7 @@ class PutFileTest : public testing::Test {
   const fs::path folder_;
 };
 
-TEST_F(PutFileTest, ReplacesAFileAndLeavesNothingElse) {
+TEST_F(PutFileTest, ReplacesAFileAndLeavesNoOther) {
   EXPECT_EQ(Put("a", "old"), "");
   std::ifstream reader(Path("a"));
   EXPECT_EQ(Put("a", "new"), "");
@@ -65,7 +65,7 @@ TEST_F(PutFileTest, ReplacesAFileAndLeavesNothingElse) {
   EXPECT_EQ(about.st_mode & 0137U, 0U);
 }
 
-TEST_F(PutFileTest, RefusesWhatIsNoFile) {
+TEST_F(PutFileTest, RejectsEverythingButFiles) {
   ASSERT_EQ(mkfifo(Path("pipe").c_str(), 0600), 0);
   fs::create_directory(Path("folder"));
   std::ofstream(Path("victim")) << "precious";
@@ -79,14 +79,14 @@ TEST_F(PutFileTest, RefusesWhatIsNoFile) {
   EXPECT_EQ(Files(), 4U);
 }
 
-TEST_F(PutFileTest, LeavesTheOldFileWhereTheNewOneHasNoRoom) {
+TEST_F(PutFileTest, KeepsTheOldFileIfTheDiskIsFull) {
   EXPECT_EQ(Put("a", "old"), "");
   EXPECT_EQ(Put("a", "new", ENOSPC), "No space left on device");
   EXPECT_EQ(Text("a"), "old");
   EXPECT_EQ(Files(), 1U);
 }
 
-TEST_F(PutFileTest, IsInTheFolderThatItWasGiven) {
+TEST_F(PutFileTest, WritesIntoTheGivenFolder) {
   const int folder = open(folder_.c_str(), O_RDONLY | O_DIRECTORY);
   ASSERT_GE(folder, 0);
   std::string why;

@@ -1,5 +1,5 @@
-// Ranks as threads: runs one function per rank at the same time and makes sure
-// that a test which hangs says so instead of waiting for ever.
+// Ranks as threads: runs one function per rank concurrently. A hanging test
+// reports itself and ends instead of waiting indefinitely.
 #ifndef TF_HVD_TESTS_RUNTIME_RANK_THREADS_H_
 #define TF_HVD_TESTS_RUNTIME_RANK_THREADS_H_
 
@@ -18,8 +18,8 @@
 
 namespace tf_hvd {
 
-// Ends the process with the name of the running test and what it was waiting
-// for, unless it is destroyed in time.
+// Ends the process with the name of the running test and its open waits, unless
+// destroyed in time.
 class Watchdog {
  public:
   explicit Watchdog(std::function<std::string()> describe,
@@ -51,10 +51,10 @@ class Watchdog {
   std::mutex mutex_;
   std::condition_variable stopped_;
   bool stop_ = false;
-  std::thread thread_;  // last: starts when the rest is there
+  std::thread thread_;  // last: starts when the other members exist
 };
 
-// Calls fn(0) ... fn(ranks - 1), each on a thread of its own, and returns when
+// Calls fn(0) ... fn(ranks - 1), each on a separate thread, and returns when
 // all have returned. gtest's EXPECT and ASSERT work in `fn`; an exception
 // becomes a failure that names the rank.
 inline void RunRanks(int ranks, const std::function<void(int rank)>& fn) {

@@ -1,4 +1,4 @@
-// A call as the recorder gets it, for tests.
+// A call as passed to the recorder, for tests.
 #ifndef TF_HVD_TESTS_RUNTIME_RECORDED_CALL_H_
 #define TF_HVD_TESTS_RUNTIME_RECORDED_CALL_H_
 
@@ -10,7 +10,7 @@
 
 namespace tf_hvd {
 
-// Of one tensor.
+// A call with one tensor.
 inline Entry CallOf(std::string name, int64_t bytes = 8,
                     OpKind kind = OpKind::kAllreduce) {
   Entry entry;

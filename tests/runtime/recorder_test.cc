@@ -21,7 +21,7 @@
 namespace tf_hvd {
 namespace {
 
-// What a reader sees.
+// A reader's view.
 class Seen {
  public:
   explicit Seen(const std::string& path) {
@@ -70,7 +70,7 @@ class RecorderTest : public testing::Test {
   std::string folder_;
 };
 
-TEST_F(RecorderTest, WritesDownWhoKeepsIt) {
+TEST_F(RecorderTest, RecordsTheRank) {
   const auto recorder = Make();
   const Seen seen = Look();
   ASSERT_TRUE(seen.there());
@@ -88,7 +88,7 @@ TEST_F(RecorderTest, WritesDownWhoKeepsIt) {
   EXPECT_EQ(about.st_mode & 0777, 0700u);
 }
 
-TEST_F(RecorderTest, WritesDownHowFarACallIs) {
+TEST_F(RecorderTest, RecordsTheProgressOfACall) {
   const auto recorder = Make();
   Entry call = CallOf("grad_1");
   call.source = "train.py:88";
@@ -145,8 +145,8 @@ TEST_F(RecorderTest, WritesDownHowFarACallIs) {
   EXPECT_EQ(TextOf(seen.header().failed), "ranks disagree");
 }
 
-// Calls that fail because the job has ended tell nothing of why.
-TEST_F(RecorderTest, KeepsTheLastErrorAndTheFirstEnd) {
+// Calls that fail because the job has ended do not show why it ended.
+TEST_F(RecorderTest, RecordsTheLastErrorAndTheFirstEnd) {
   const auto recorder = Make();
   recorder->Add(CallOf("a")).Ended(Aborted("rank 1 died"));
   recorder->Add(CallOf("b")).Ended(InvalidArgument("first"));
@@ -160,7 +160,7 @@ TEST_F(RecorderTest, KeepsTheLastErrorAndTheFirstEnd) {
   EXPECT_EQ(TextOf(seen.header().ended), "rank 1 died");
 }
 
-TEST_F(RecorderTest, ALongTextLosesItsMiddle) {
+TEST_F(RecorderTest, LongTextLosesItsMiddle) {
   const auto recorder = Make();
   const std::string head(80, 'a');
   const std::string tail(80, 'z');
@@ -174,14 +174,14 @@ TEST_F(RecorderTest, ALongTextLosesItsMiddle) {
   EXPECT_EQ(TextOf(seen.slot(2).name), std::string(103, 'f'));
 }
 
-TEST_F(RecorderTest, TheRingComesRound) {
+TEST_F(RecorderTest, RingWrapsAround) {
   const auto recorder = Make();
   CallRecord first =
       recorder->Add(CallOf("the first, which is never answered"));
   for (size_t i = 1; i <= kRecordedCalls; ++i) {
     recorder->Add(CallOf("later")).Ended(Status::Ok());
   }
-  // Another call has its slot by now.
+  // Another call uses its slot by now.
   first.Agreed(1, 0, 1);
   first.Started(1, 1);
   first.MovesBy("shm");
@@ -196,7 +196,7 @@ TEST_F(RecorderTest, TheRingComesRound) {
   EXPECT_EQ(seen.slot(1).number, 2u);
 }
 
-TEST_F(RecorderTest, AllThreadsMayCall) {
+TEST_F(RecorderTest, AnyThreadCanCall) {
   const auto recorder = Make();
   std::vector<std::thread> threads;
   for (int t = 0; t < 8; ++t) {
@@ -219,7 +219,7 @@ TEST_F(RecorderTest, AllThreadsMayCall) {
   EXPECT_EQ(*numbers.begin(), 1u);
 }
 
-TEST_F(RecorderTest, WhoLeavesInOrderLeavesNoFile) {
+TEST_F(RecorderTest, NormalLeaveRemovesTheFile) {
   {
     const auto recorder = Make();
     recorder->Add(CallOf("x")).Ended(Status::Ok());
@@ -242,8 +242,8 @@ TEST_F(RecorderTest, WhoLeavesInOrderLeavesNoFile) {
   EXPECT_GT(seen.header().left_ns, 0);
 }
 
-// It went on to its own end.
-TEST_F(RecorderTest, ABadEndOfOthersKeepsTheFile) {
+// This rank ran to its normal end.
+TEST_F(RecorderTest, FailureOfAnotherRankKeepsTheFile) {
   {
     const auto recorder = Make();
     recorder->EndedFor("rank 1 (host1) died");
@@ -259,7 +259,7 @@ TEST_F(RecorderTest, ABadEndOfOthersKeepsTheFile) {
   EXPECT_EQ(Look().header().lost_call, 1u);
 }
 
-TEST_F(RecorderTest, TakesAFileThatIsHandedOver) {
+TEST_F(RecorderTest, UsesAFileThatIsHandedOver) {
   const int file = memfd_create("tf_hvd_recorder", 0);
   ASSERT_GT(file, 2);
   const int kept = dup(file);
@@ -276,7 +276,7 @@ TEST_F(RecorderTest, TakesAFileThatIsHandedOver) {
             static_cast<ssize_t>(sizeof(slot)));
   EXPECT_EQ(TextOf(slot.name), "x");
   EXPECT_NE(access(path().c_str(), F_OK), 0);
-  // A process that the rank starts has the variable that says so as well.
+  // A process that the rank starts inherits the variable.
   std::string why;
   const auto other = Recorder::Make({kept, "handed", ""}, {}, &why);
   ASSERT_NE(other, nullptr) << why;
@@ -288,8 +288,8 @@ TEST_F(RecorderTest, TakesAFileThatIsHandedOver) {
   close(kept);
 }
 
-// That number may be any file's by then.
-TEST_F(RecorderTest, LeavesOtherFilesAlone) {
+// That number may belong to any file by then.
+TEST_F(RecorderTest, LeavesOtherFilesUnchanged) {
   const std::string name = testing::TempDir() + "/precious";
   const int file = open(name.c_str(), O_RDWR | O_CREAT | O_TRUNC, 0600);
   ASSERT_GT(file, 2);
@@ -302,7 +302,7 @@ TEST_F(RecorderTest, LeavesOtherFilesAlone) {
   close(file);
 }
 
-TEST_F(RecorderTest, SaysWhyThereIsNone) {
+TEST_F(RecorderTest, ReportsWhyItCannotStart) {
   std::string why;
   const RecordingRank rank = {0, 1, 0, -1, "host", "job"};
   EXPECT_EQ(Recorder::Make({-1, "", "/proc/no"}, rank, &why), nullptr);
@@ -310,8 +310,8 @@ TEST_F(RecorderTest, SaysWhyThereIsNone) {
   EXPECT_EQ(Recorder::Make({-1, "", "/dev/full"}, rank, &why), nullptr);
 }
 
-// Somebody else has put it there, to have a file written to where it leads.
-TEST_F(RecorderTest, FollowsNoLinks) {
+// Another user has created it, to redirect the writes.
+TEST_F(RecorderTest, DoesNotFollowLinks) {
   std::string why;
   const std::string elsewhere = dumps_ + "-elsewhere";
   ASSERT_EQ(mkdir(dumps_.c_str(), 0700), 0);
@@ -324,7 +324,7 @@ TEST_F(RecorderTest, FollowsNoLinks) {
   ASSERT_EQ(chmod(folder_.c_str(), 0777), 0);
   EXPECT_EQ(Recorder::Make({-1, "", dumps_}, {3, 8, 3, -1, "h", "a job"}, &why),
             nullptr);
-  EXPECT_NE(why.find("is not this user's own"), std::string::npos) << why;
+  EXPECT_NE(why.find("is not owned by this user"), std::string::npos) << why;
   ASSERT_EQ(chmod(folder_.c_str(), 0700), 0);
   ASSERT_EQ(symlink((elsewhere + "/file").c_str(), path().c_str()), 0);
   const auto recorder = Make();
@@ -332,7 +332,7 @@ TEST_F(RecorderTest, FollowsNoLinks) {
   EXPECT_NE(access((elsewhere + "/file").c_str(), F_OK), 0);
 }
 
-TEST_F(RecorderTest, AProcessMayJoinAJobAgain) {
+TEST_F(RecorderTest, ProcessCanJoinAJobAgain) {
   const int file = memfd_create("tf_hvd_recorder", 0);
   std::string why;
   {
@@ -354,8 +354,8 @@ TEST_F(RecorderTest, AProcessMayJoinAJobAgain) {
   close(file);
 }
 
-// What it does then must not overwrite what led there.
-TEST_F(RecorderTest, AProgramThatGoesOnAfterTheEnd) {
+// Its later calls must not overwrite those that led to the failure.
+TEST_F(RecorderTest, ProgramThatContinuesAfterTheEnd) {
   const auto recorder = Make();
   recorder->Add(CallOf("waits"));
   recorder->EndedFor("rank 1 (host1) died");
@@ -368,8 +368,8 @@ TEST_F(RecorderTest, AProgramThatGoesOnAfterTheEnd) {
   EXPECT_EQ(TextOf(seen.slot(1).name), "again");
 }
 
-// Slots that are written anew while their calls are still moved on.
-TEST_F(RecorderTest, ARingThatIsTooSmallForWhatIsUnderWay) {
+// Slots are reused while their calls are still updated.
+TEST_F(RecorderTest, RingTooSmallForTheCallsInFlight) {
   const auto recorder = Make();
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {

@@ -70,15 +70,15 @@ TEST(Request, RoundTrip) {
   }
 }
 
-// What is equal needs no encoding: the wire form that is there already must be
-// the one that it would get.
-TEST(Request, EqualJustIfTheWireFormsAre) {
+// Equal requests share an encoding, so the existing wire form must be the one
+// that a new encoding would produce.
+TEST(Request, EqualExactlyIfTheWireFormsAre) {
   std::mt19937 random(4);
   std::vector<Request> requests;
   for (int i = 0; i < 60; ++i) {
     Request request = RandomRecord(&random);
     requests.push_back(request);
-    // One that differs in one thing, if at all.
+    // Differs in at most one field.
     const Request other = RandomRecord(&random);
     switch (i % 10) {
       case 0:
@@ -124,7 +124,7 @@ TEST(Request, EqualJustIfTheWireFormsAre) {
   }
 }
 
-TEST(Request, OfACompiledStepIsAnother) {
+TEST(Request, RequestOfACompiledStepDiffers) {
   std::mt19937 random(5);
   const Request request = RandomRecord(&random);
   Request other = request;
@@ -139,7 +139,7 @@ TEST(Request, TruncatedOrLongerIsAnError) {
     const std::string bytes = EncodeRequest(RandomRecord(&random));
     Request decoded;
     for (size_t size = 0; size < bytes.size(); ++size) {
-      // A buffer of its own, so that a read past its end is seen.
+      // A separate buffer, so that a read past its end is detected.
       const std::string cut(bytes, 0, size);
       EXPECT_FALSE(DecodeRequest(cut, &decoded).ok());
     }
@@ -148,7 +148,7 @@ TEST(Request, TruncatedOrLongerIsAnError) {
   }
 }
 
-TEST(Request, RandomBytesNeverHurt) {
+TEST(Request, RandomBytesAreHarmless) {
   std::mt19937 random(3);
   for (int i = 0; i < 5000; ++i) {
     std::string bytes(random() % 80, '\0');

@@ -1,4 +1,4 @@
-// Changes what the ranks agreed on of a response.
+// Changes the agreed request of a response.
 #ifndef TF_HVD_TESTS_RUNTIME_RESPONSE_REQUEST_H_
 #define TF_HVD_TESTS_RUNTIME_RESPONSE_REQUEST_H_
 

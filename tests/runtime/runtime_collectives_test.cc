@@ -1,5 +1,6 @@
-// Collectives of a whole runtime: orders, threads, many in flight. What each
-// kind does with any shape is tested with the backends, and in tests/python.
+// Collectives of a whole runtime: orders, threads, many in flight. The results
+// of each kind for all shapes are tested with the backends, and in
+// tests/python.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -50,7 +51,7 @@ TEST_P(CollectivesTest, BarrierWaitsForAll) {
   });
 }
 
-// Many names in requests, in another order on each rank, from several threads.
+// Many names, in a different order on each rank, from several threads.
 TEST_P(CollectivesTest, AnyOrderFromSeveralThreads) {
   constexpr int kThreads = 3;
   constexpr int kNames = 60;
@@ -140,7 +141,7 @@ TEST_P(CollectivesTest, AllKindsInFlightWithAndWithoutFusion) {
   }
 }
 
-// Errors in the middle of much else harm nothing else.
+// An error among many requests does not affect the others.
 TEST_P(CollectivesTest, OneOfManyFails) {
   Job job(GetParam());
   if (job.size() == 1) return;

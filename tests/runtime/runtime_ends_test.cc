@@ -15,7 +15,7 @@ class EndsTest : public OnEachTree {};
 INSTANTIATE_TEST_SUITE_P(Trees, EndsTest, ::testing::ValuesIn(AllNodes()),
                          TreeName);
 
-// The tests that wait until a smaller abort request can no longer come.
+// Tests that wait until no smaller abort record can arrive.
 class DeathTest : public OnEachTree {};
 INSTANTIATE_TEST_SUITE_P(Trees, DeathTest,
                          ::testing::Values(std::vector<int>{2},
@@ -41,9 +41,10 @@ TEST_P(EndsTest, ShutdownInAnyOrder) {
   }
 }
 
-// One rank leaves out a call under a name that is used again: its later calls
-// meet the others' earlier ones, and what remains in the end says so.
-TEST_P(EndsTest, ACallLeftOutIsToldAtTheEnd) {
+// One rank skips a call under a name that is used again. Its later calls match
+// the other ranks' earlier ones, and the error of the remaining call reports
+// that.
+TEST_P(EndsTest, SkippedCallIsReportedAtTheEnd) {
   Job job(GetParam());
   if (job.size() == 1) return;
   job.Run([](Rank& self) {
@@ -64,8 +65,9 @@ TEST_P(EndsTest, ACallLeftOutIsToldAtTheEnd) {
   });
 }
 
-// Who leaves is no member of the set: its members have called alike.
-TEST(Ends, OtherSetsAreNotToldOfACallLeftOut) {
+// The leaving rank is not a member of the set, so its members have made the
+// same calls.
+TEST(Ends, SkippedCallIsNotReportedToOtherSets) {
   Job job({3});
   job.Run([](Rank& self) {
     const int32_t set = self.AddSet("pair", {0, 1}).value();
@@ -90,8 +92,8 @@ TEST(Ends, OtherSetsAreNotToldOfACallLeftOut) {
   });
 }
 
-// Destruction alone ends everything.
-TEST_P(EndsTest, DestructionCompletesWhatIsPending) {
+// The destructor ends everything without a Shutdown.
+TEST_P(EndsTest, DestructionCompletesPendingRequests) {
   std::vector<Pending> pending;
   std::vector<float> data = {1};
   {
@@ -132,16 +134,16 @@ TEST_P(EndsTest, ShutdownWhileThreadsSubmit) {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
     self.runtime()->Shutdown("shutdown()", true);
-    // The threads may still submit: that must fail and not crash.
+    // The threads may still submit: that must fail without a crash.
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
     stop = true;
     for (std::thread& thread : threads) thread.join();
   });
 }
 
-// A rank dies before it has submitted. It has no runtime at all here, so it
-// answers nothing.
-TEST_P(DeathTest, OfAWaitedForRank) {
+// A rank dies before it has submitted. It has no runtime here, so it does not
+// answer.
+TEST_P(DeathTest, DeathOfAnAwaitedRank) {
   Job job(GetParam());
   const int dead = job.size() - 1;
   job.NeverStart(dead);
@@ -159,7 +161,8 @@ TEST_P(DeathTest, OfAWaitedForRank) {
   });
 }
 
-// An operation that fails on one rank ends the job on all of them, in order.
+// An operation that fails on one rank ends the job on all of them in an orderly
+// way.
 TEST_P(DeathTest, FailureInsideAnOperationEndsTheJob) {
   Job job(GetParam());
   job.Run([&](Rank& self) {
@@ -178,7 +181,7 @@ TEST_P(DeathTest, FailureInsideAnOperationEndsTheJob) {
   });
 }
 
-// The same without a background thread that could see to it.
+// The same without a background thread.
 TEST(Ends, FailureInsideAnOperationOfOneRank) {
   Job job({1});
   job.Run([](Rank& self) {

@@ -14,7 +14,7 @@ class JoinTest : public OnEachTree {};
 INSTANTIATE_TEST_SUITE_P(Trees, JoinTest, ::testing::ValuesIn(AllNodes()),
                          TreeName);
 
-// Average counts the joined ranks too; large and small, fused or not.
+// Average includes the joined ranks; large and small, fused or not.
 TEST_P(JoinTest, ManyRequestsAfterAJoin) {
   Job job(GetParam());
   if (job.size() == 1) return;
@@ -64,8 +64,8 @@ TEST_P(JoinTest, NoCallsBetweenJoinAndItsReturn) {
   });
 }
 
-// Requests that are still pending when a rank joins come first.
-TEST_P(JoinTest, OwnRequestsPendingAtJoin) {
+// Requests that are still pending when a rank joins are executed first.
+TEST_P(JoinTest, RequestsPendingAtJoin) {
   Job job(GetParam());
   job.Run([](Rank& self) {
     for (int round = 0; round < 5; ++round) {
@@ -85,7 +85,7 @@ TEST_P(JoinTest, OwnRequestsPendingAtJoin) {
   });
 }
 
-TEST_P(JoinTest, MismatchAmongThoseThatStillRun) {
+TEST_P(JoinTest, MismatchAmongRunningRanks) {
   Job job(GetParam());
   if (job.size() < 3) return;
   job.Run([](Rank& self) {

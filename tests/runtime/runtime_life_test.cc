@@ -24,7 +24,7 @@ long ThreadsOfThisProcess() {
   return std::distance(begin(tasks), end(tasks));
 }
 
-TEST(Life, OneRankAloneHasNoThreadAndCompletesAtOnce) {
+TEST(Life, SingleRankHasNoThreadAndCompletesImmediately) {
   const long before = ThreadsOfThisProcess();
   const auto runtime = MakeRuntime(Config(), std::move(MakeLoopback({})[0]));
   OpenRequests open;
@@ -47,9 +47,8 @@ TEST(Life, OneRankAloneHasNoThreadAndCompletesAtOnce) {
   EXPECT_EQ(self.Barrier("b").status().code(), StatusCode::kAborted);
 }
 
-// Each completion submits the next request. However the runtime fires them, it
-// must not be from inside one another: that would need a deeper stack with
-// each request.
+// Each completion submits the next request. The runtime must not fire them
+// nested in one another: that would need a deeper stack with each request.
 void RunChain(Rank* self, int length) {
   std::vector<int64_t> data = {1};
   std::promise<Status> finished;
@@ -86,7 +85,7 @@ TEST_P(LifeTest, CompletionsThatSubmitAgain) {
   job.Run([&](Rank& self) { RunChain(&self, length); });
 }
 
-// Edges of a few bytes: every message is cut, and out-queues fill.
+// Edges of a few bytes: every message is split, and out-queues fill.
 TEST_P(LifeTest, TinyEdges) {
   Job job(GetParam(), Config(), /*fan_out=*/1, /*edge_bytes=*/13);
   job.Run([](Rank& self) {
@@ -112,17 +111,17 @@ TEST_P(LifeTest, StartedAndEndedOften) {
     Job job(GetParam());
     job.Run([&](Rank& self) {
       std::vector<int32_t> data = {cycle};
-      if (cycle % 3 == 0) return;  // ended without any use
+      if (cycle % 3 == 0) return;  // ended without use
       ASSERT_TRUE(self.Allreduce("x", &data).status().ok());
       ASSERT_EQ(data[0], cycle * self.size());
     });
   }
 }
 
-// True if rank 0's thread moved an allreduce of 4 MB to its end inside Submit.
+// True if rank 0's thread completed an allreduce of 4 MB inside Submit.
 bool MovedByItsCaller(bool caller_waits) {
   Config config;
-  config.spin_ns = 60'000'000'000;  // it takes part as long as it may
+  config.spin_ns = 60'000'000'000;  // makes progress as long as allowed
   Job job({2}, config);
   std::atomic<bool> moved{false};
   job.Run([&](Rank& self) {
@@ -146,19 +145,19 @@ bool MovedByItsCaller(bool caller_waits) {
   return moved;
 }
 
-// The background thread may have the progress lock when the request comes: then
-// that thread moves it.
-TEST(Life, ACallerThatWaitsMovesItsRequestOfAnySize) {
-  if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "nobody spins";
+// The background thread may hold the progress lock when the request arrives;
+// then that thread executes it.
+TEST(Life, WaitingCallerExecutesRequestsOfAnySize) {
+  if (std::thread::hardware_concurrency() < 2)
+    GTEST_SKIP() << "no thread spins";
   int attempts = 0;
   while (!MovedByItsCaller(true)) ASSERT_LT(++attempts, 20);
   for (int i = 0; i < 3; ++i) EXPECT_FALSE(MovedByItsCaller(false));
 }
 
-// Two large allreduces are under way. Rank 0's first completion returns when
-// rank 1 has the second result, for which rank 0 must go on moving data
-// meanwhile.
-TEST(Life, ACompletionThatTakesLongHoldsUpNoData) {
+// Two large allreduces are in progress. Rank 0's first completion returns when
+// rank 1 has the second result, so rank 0 must continue to move data meanwhile.
+TEST(Life, SlowCompletionDoesNotHoldUpData) {
   Job job({1, 1});
   std::promise<void> second;
   const std::shared_future<void> second_is_there = second.get_future().share();
@@ -170,7 +169,7 @@ TEST(Life, ACompletionThatTakesLongHoldsUpNoData) {
     for (int i = 0; i < 2; ++i) {
       Entry entry =
           Rank::Plain(OpKind::kAllreduce, i == 0 ? "a" : "b", kWorldSet);
-      // Not fused: they reduce otherwise.
+      // Different operations, so that they are not fused.
       entry.request.reduce_op = i == 0 ? ReduceOp::kSum : ReduceOp::kMax;
       entry.request.tensors.push_back({DType::kFloat32, {kCount}});
       entry.tensors.push_back({data[i].data(), data[i].data(), kCount});
@@ -188,9 +187,9 @@ TEST(Life, ACompletionThatTakesLongHoldsUpNoData) {
   });
 }
 
-// Callers that wait for moments only: some move their request to its end, and
-// the background thread leaves arrivals to them; others hand it over, at the
-// start or under way.
+// Callers that wait only for a moment. Some complete their request themselves,
+// and the background thread leaves arrivals to them. Others hand it over, at
+// the start or later.
 TEST_P(LifeTest, CallersThatWaitHandOver) {
   Config config;
   config.spin_ns = 5'000;

@@ -37,7 +37,7 @@ std::vector<std::vector<int32_t>> AllSubsets(int size) {
   return subsets;
 }
 
-TEST_P(SetsTest, EveryOverlapAtOnce) {
+TEST_P(SetsTest, AllOverlapsConcurrently) {
   Job job(GetParam());
   const auto subsets = AllSubsets(job.size());
   job.Run([&](Rank& self) {
@@ -54,7 +54,7 @@ TEST_P(SetsTest, EveryOverlapAtOnce) {
       std::vector<std::vector<int64_t>> data(subsets.size());
       std::vector<Pending> pending(subsets.size());
       for (size_t i = 0; i < subsets.size(); ++i) {
-        // Every rank in another order, the same name in all sets.
+        // Every rank in a different order, the same name in all sets.
         const size_t at =
             (i * 7 + static_cast<size_t>(self.rank()) * 5) % subsets.size();
         if (!IsIn(self.rank(), subsets[at]) || !data[at].empty()) continue;
@@ -65,7 +65,7 @@ TEST_P(SetsTest, EveryOverlapAtOnce) {
       }
       for (size_t i = 0; i < subsets.size(); ++i) {
         if (!IsIn(self.rank(), subsets[i])) continue;
-        if (data[i].empty()) {  // the step of 7 has left it out
+        if (data[i].empty()) {  // skipped by the step of 7
           CallOptions options;
           options.set = numbers[i];
           data[i].assign(i % 3 == 0 ? 20000 : 2, self.rank());
@@ -82,7 +82,7 @@ TEST_P(SetsTest, EveryOverlapAtOnce) {
   });
 }
 
-TEST_P(SetsTest, WrongRemovalsFailEverywhereAlike) {
+TEST_P(SetsTest, InvalidRemovalsFailOnAllRanks) {
   Job job(GetParam());
   job.Run([](Rank& self) {
     for (const int32_t set : {0, 1, -5}) {
@@ -94,7 +94,7 @@ TEST_P(SetsTest, WrongRemovalsFailEverywhereAlike) {
   });
 }
 
-TEST_P(SetsTest, UnknownSetsAndSetsOfOthers) {
+TEST_P(SetsTest, UnknownSetsAndSetsOfOtherRanks) {
   Job job(GetParam());
   job.Run([](Rank& self) {
     ASSERT_EQ(self.AddSet("s", {0}).value(), 1);
@@ -133,7 +133,7 @@ TEST_P(SetsTest, InitsSetsMustAgree) {
   });
 }
 
-TEST_P(SetsTest, ACommunicatorOnOneRankOnlyIsAMismatch) {
+TEST_P(SetsTest, CommunicatorOnOneRankOnlyIsAMismatch) {
   Job job(GetParam());
   if (job.size() == 1) return;
   job.Run([](Rank& self) {

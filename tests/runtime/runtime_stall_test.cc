@@ -1,4 +1,4 @@
-// Stalls: every wait ends, with a text that says who is missing.
+// Stalls: every wait ends, with a text that names the missing ranks.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -13,8 +13,7 @@
 namespace tf_hvd {
 namespace {
 
-// Whose thread gets no core for half of the time for a warning counts as
-// silent.
+// A thread that gets no core for half of the warning time counts as silent.
 #if defined(__SANITIZE_THREAD__)
 constexpr int kSlow = 4;
 #else
@@ -29,7 +28,7 @@ Config Impatient() {
   return config;
 }
 
-// For tests of the last report alone: ranks have long to answer for it.
+// For tests of only the last report: ranks have a long time to answer.
 Config Reporting() {
   Config config;
   config.stall_warn_ns = 1'500'000'000;
@@ -41,9 +40,9 @@ void ExpectPart(const Status& status, const std::string& part) {
   EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
 }
 
-// Two ranks wait for as many other things; of one rank's only the first two
-// are told.
-TEST(Stall, NamesWhatEachRankWaitsFor) {
+// Two ranks wait for two different calls; for one rank only the first two are
+// reported.
+TEST(Stall, ReportsTheWaitsOfEachRank) {
   Job job({1, 3}, Reporting());
   job.Run([](Rank& self) {
     std::vector<std::vector<float>> data(4, {1});
@@ -54,7 +53,7 @@ TEST(Stall, NamesWhatEachRankWaitsFor) {
       pending.push_back(self.Allreduce(name, &data[pending.size()]));
     }
     const std::string text = pending.front().status().message();
-    // Whichever was reported first.
+    // Depends on which was reported first.
     if (text.find("stall: 'x'") != std::string::npos) {
       EXPECT_NE(text.find("; rank 2 waits for 'a' (world); rank 3 waits for 'b'"
                           " (world), 'c' (world) and 2 more"),
@@ -68,8 +67,8 @@ TEST(Stall, NamesWhatEachRankWaitsFor) {
   });
 }
 
-// A warning only: when the rank comes after all, all is well.
-TEST(Stall, WarnsAndGoesOn) {
+// A warning only: if the rank calls later, the job continues.
+TEST(Stall, WarnsAndContinues) {
   Config config = Impatient();
   config.stall_fail_ns = 0;
   testing::internal::CaptureStderr();
@@ -90,7 +89,7 @@ TEST(Stall, WarnsAndGoesOn) {
   EXPECT_NE(log.find("missing rank 0 (node0)"), std::string::npos) << log;
 }
 
-// All ranks agreed, and then one does not come out of the operation.
+// All ranks agreed, and then one does not finish the operation.
 TEST(Stall, StuckInsideAnOperation) {
   Job job({1, 2}, Impatient());
   const int stuck = job.size() - 1;
@@ -118,10 +117,10 @@ TEST(Stall, StuckInsideAnOperation) {
 }
 
 // One rank's thread waits, inside Submit, for a peer that is late in a small
-// operation. Returns true if that thread executed it itself.
-bool CallerIsTold() {
+// operation. True if that thread executed the operation itself.
+bool CallerGetsTheError() {
   Config config = Impatient();
-  config.spin_ns = 60'000 * kSlowMs;  // the caller takes part as long as it can
+  config.spin_ns = 60'000 * kSlowMs;  // makes progress as long as allowed
   Job job({2}, config);
   std::promise<void> told;
   std::atomic<bool> in_place{false};
@@ -149,12 +148,13 @@ bool CallerIsTold() {
   return in_place;
 }
 
-// The background thread may have the progress lock when the request comes: then
-// that thread executes it.
-TEST(Stall, ACallerInsideAnOperationIsTold) {
-  if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "nobody spins";
+// The background thread may hold the progress lock when the request arrives;
+// then that thread executes it.
+TEST(Stall, CallerInsideAnOperationGetsTheError) {
+  if (std::thread::hardware_concurrency() < 2)
+    GTEST_SKIP() << "no thread spins";
   int attempts = 0;
-  while (!CallerIsTold()) ASSERT_LT(++attempts, 20);
+  while (!CallerGetsTheError()) ASSERT_LT(++attempts, 20);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// A controller alone: a host that keeps what it is told, topologies, and
-// messages for it.
+// A single controller: a host that records its calls, topologies, and messages
+// for the controller.
 #ifndef TF_HVD_TESTS_RUNTIME_SINGLE_CONTROLLER_H_
 #define TF_HVD_TESTS_RUNTIME_SINGLE_CONTROLLER_H_
 
@@ -24,6 +24,7 @@ class Host final : public ResponseRunner, public ControllerHost {
   uint64_t moves = 0;
   int waits_for = -1;
   std::string compiling;
+  std::string place;  // empty: the program's line is unknown
 
   void Send(int neighbour, std::string_view bytes) override {
     Message message;
@@ -44,6 +45,8 @@ class Host final : public ResponseRunner, public ControllerHost {
   }
   void SetRemoved(int32_t) override {}
   std::string Compiling() const override { return compiling; }
+  bool AskPlace() override { return !place.empty(); }
+  std::string Place() const override { return place; }
   void Warn(const std::string& text) override { warnings.push_back(text); }
   void Abort(AbortRecord::Class error_class, int32_t rank,
              const std::string& text) override {
@@ -94,7 +97,7 @@ inline std::string VoteOf(int rank, int32_t set, const std::string& name) {
   return EncodeMessage(vote);
 }
 
-// Nine ranks on one node; this one is above the others.
+// Nine ranks on one node; this one is the parent of the others.
 inline Topology OneNode() {
   Topology topology;
   topology.size = 9;

@@ -8,7 +8,7 @@
 namespace tf_hvd {
 namespace {
 
-// Lists 1 and 2 are of variables 10 and 20; each rank has numbers of its own.
+// Lists 1 and 2 contain variables 10 and 20; each rank has its own numbers.
 void NoteTwoHeads(SourceTable* rank, int64_t first, int64_t second) {
   rank->Note(1, {{first, 0, "head_a"}});
   rank->Note(2, {{second, 0, "head_b"}});
@@ -19,7 +19,7 @@ int64_t DigestOf(SourceTable* rank, int64_t list) {
   return rank->Find(list)->digest;
 }
 
-TEST(Sources, WhatWasNeverBroadcastIsKnownByItsPlace) {
+TEST(Sources, UnbroadcastVariableIsKnownByItsPlace) {
   SourceTable rank;
   NoteTwoHeads(&rank, 10, 20);
   EXPECT_EQ(DigestOf(&rank, 1), DigestOf(&rank, 2));
@@ -27,7 +27,7 @@ TEST(Sources, WhatWasNeverBroadcastIsKnownByItsPlace) {
   EXPECT_NE(DigestOf(&rank, 1), DigestOf(&rank, 4));
 }
 
-TEST(Sources, ABroadcastTellsVariablesApartAndAlikeOnAllRanks) {
+TEST(Sources, BroadcastIdentifiesVariablesEquallyOnAllRanks) {
   SourceTable root;
   SourceTable other;
   NoteTwoHeads(&root, 10, 20);
@@ -41,20 +41,21 @@ TEST(Sources, ABroadcastTellsVariablesApartAndAlikeOnAllRanks) {
   EXPECT_NE(DigestOf(&root, 1), DigestOf(&root, 2));
 }
 
-// Rows of a grid of ranks, then its columns: all are of one root in the end.
-TEST(Sources, ARootHandsOnTheNumberOfTheSameBroadcast) {
+// Rows of a grid of ranks, then its columns: finally all have one root's
+// number.
+TEST(Sources, RootReusesTheNumberOfTheSameBroadcast) {
   SourceTable rank;
   NoteTwoHeads(&rank, 10, 20);
   const int64_t sent = rank.BroadcastNumber(3);
   rank.Identify(3, sent);
   EXPECT_EQ(rank.BroadcastNumber(3), sent);
-  EXPECT_EQ(rank.BroadcastNumber(1), sent);  // at its place
-  EXPECT_NE(rank.BroadcastNumber(2), sent);  // at another place
+  EXPECT_EQ(rank.BroadcastNumber(1), sent);  // at the same place
+  EXPECT_NE(rank.BroadcastNumber(2), sent);  // at a different place
   rank.Restart();
   EXPECT_NE(rank.BroadcastNumber(3), sent);
 }
 
-TEST(Sources, AVariableIsKnownForAsLongAsItLives) {
+TEST(Sources, IdentityLivesAsLongAsTheVariable) {
   SourceTable rank;
   NoteTwoHeads(&rank, 10, 20);
   const int64_t never = DigestOf(&rank, 1);
@@ -69,7 +70,7 @@ TEST(Sources, AVariableIsKnownForAsLongAsItLives) {
   EXPECT_EQ(DigestOf(&rank, 1), never);
 }
 
-TEST(Sources, AJobKnowsNothingOfTheOneBefore) {
+TEST(Sources, RestartForgetsThePreviousJob) {
   SourceTable rank;
   NoteTwoHeads(&rank, 10, 20);
   const int64_t never = DigestOf(&rank, 2);
@@ -81,14 +82,14 @@ TEST(Sources, AJobKnowsNothingOfTheOneBefore) {
   EXPECT_EQ(rank.CountReduction(1, "a", 0), 1);
 }
 
-TEST(Sources, AGraphOfAnotherProcessNamesNoListOfThisOne) {
+TEST(Sources, GraphOfAnotherProcessRefersToNoListHere) {
   SourceTable rank;
   EXPECT_EQ(rank.Find(4), nullptr);
   EXPECT_GT(rank.BroadcastNumber(4), 0);
   rank.Identify(4, 5);
 }
 
-TEST(Sources, ReductionsAreCountedForEachProcessSetUntilItJoins) {
+TEST(Sources, ReductionsAreCountedPerProcessSetUntilJoin) {
   SourceTable rank;
   NoteTwoHeads(&rank, 10, 20);
   EXPECT_EQ(rank.CountReduction(1, "a", 0), 1);
@@ -100,7 +101,7 @@ TEST(Sources, ReductionsAreCountedForEachProcessSetUntilItJoins) {
 }
 
 // One rank has saved it, and so knows the list; all have loaded it.
-TEST(Sources, AGraphThatIsLoadedIsCountedAlikeWhereItWasSaved) {
+TEST(Sources, LoadedGraphIsCountedEquallyWhereItWasSaved) {
   SourceTable saver;
   SourceTable other;
   NoteTwoHeads(&saver, 10, 20);
@@ -111,7 +112,7 @@ TEST(Sources, AGraphThatIsLoadedIsCountedAlikeWhereItWasSaved) {
   EXPECT_EQ(saver.CountReduction(1, "head_a/9", 0), 1);
 }
 
-TEST(Sources, TheFirstThatDiffersIsNamed) {
+TEST(Sources, FirstDifferenceIsNamed) {
   using Texts = std::pair<std::string, std::string>;
   SourceTable rank;
   rank.Note(1, {{10, 0, "a"}, {20, 1, "b"}});
@@ -119,10 +120,11 @@ TEST(Sources, TheFirstThatDiffersIsNamed) {
   rank.Note(3, {{10, 0, "a"}, {30, 2, "b"}});
   rank.Note(4, {{10, 0, "a"}});
   const auto bytes = [&](int64_t list) { return rank.Find(list)->bytes; };
-  EXPECT_EQ(DescribeSources(bytes(1), bytes(2)),
-            Texts("'b' (tensor 1)", "a tensor that is no variable (tensor 1)"));
+  EXPECT_EQ(
+      DescribeSources(bytes(1), bytes(2)),
+      Texts("'b' (tensor 1)", "a tensor that is not a variable (tensor 1)"));
   EXPECT_EQ(DescribeSources(bytes(1), bytes(3)),
-            Texts("'b' (tensor 1)", "another variable of that name"));
+            Texts("'b' (tensor 1)", "another variable of the same name"));
   EXPECT_EQ(DescribeSources(bytes(4), bytes(1)),
             Texts("no variable (tensor 1)", "'b' (tensor 1)"));
   EXPECT_EQ(DescribeSources("", bytes(1)),

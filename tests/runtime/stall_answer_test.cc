@@ -24,7 +24,7 @@ StallAnswer Voted(int rank, uint32_t age_ms) {
 StallAnswer Missing(int rank, const std::string& waits_for) {
   StallAnswer answer;
   answer.missing = Only(rank);
-  answer.waits.push_back({waits_for, Only(rank), false, false, ""});
+  answer.waits.push_back({waits_for, Only(rank), false, false, "", ""});
   return answer;
 }
 
@@ -57,7 +57,7 @@ TEST(RankList, KeepsTheLowestAndCountsAll) {
   EXPECT_FALSE(Only(0).empty());
 }
 
-TEST(StallAnswer, MergesWhoIsWhere) {
+TEST(StallAnswer, MergesAnswers) {
   StallAnswer merged = Merge(Voted(3, 1000), Voted(1, 2000));
   merged = Merge(merged, Missing(5, "'h' (world)"));
   merged = Merge(Missing(2, ""), merged);
@@ -75,24 +75,34 @@ TEST(StallAnswer, MergesWhoIsWhere) {
   EXPECT_EQ(merged.waits[1].ranks.named, (std::vector<int32_t>{4, 5}));
 }
 
-TEST(StallAnswer, OneThatHasAgreedSpeaksForAll) {
+TEST(StallAnswer, OneAgreedAnswerIsEnough) {
   StallAnswer agreed;
   agreed.agreed = true;
   EXPECT_TRUE(Merge(agreed, Missing(1, "")).agreed);
   EXPECT_TRUE(Merge(Missing(1, ""), agreed).agreed);
 }
 
-// Whoever answers first, and whatever the tree.
-TEST(StallAnswer, TheOrderDoesNotMatter) {
+// Whatever the order of the answers and the tree.
+TEST(StallAnswer, MergeOrderDoesNotMatter) {
   std::mt19937 random(7);
+  const auto some = [&random](StallAnswer answer) {
+    answer.stuck_ms = random() % 1000;
+    if (answer.waits.empty()) return answer;
+    answer.waits[0].place = random() % 2 ? "a" : "b";
+    if (random() % 3 == 0) {
+      answer.waits[0].waits_for = "";
+      answer.waits[0].compiling = "step";
+    }
+    return answer;
+  };
   for (int round = 0; round < 50; ++round) {
     std::vector<StallAnswer> answers;
     for (int rank = 0; rank < 60; ++rank) {
       const auto kind = random() % 3;
-      answers.push_back(kind == 0 ? Voted(rank, random() % 1000)
-                        : kind == 1
-                            ? Silent(rank)
-                            : Missing(rank, std::to_string(random() % 5)));
+      answers.push_back(
+          some(kind == 0   ? Voted(rank, random() % 1000)
+               : kind == 1 ? Silent(rank)
+                           : Missing(rank, std::to_string(random() % 5))));
     }
     StallAnswer in_order;
     for (const StallAnswer& answer : answers) {
@@ -108,8 +118,22 @@ TEST(StallAnswer, TheOrderDoesNotMatter) {
   }
 }
 
-// What goes over an edge does not grow with the job.
-TEST(StallAnswer, BytesAreBounded) {
+// The size of a message does not grow with the job.
+// The ranks' lines differ only in the frame in which XLA was called.
+TEST(StallAnswer, CompilingRanksLeaveRoomForASleepingOne) {
+  StallAnswer merged;
+  for (int rank = 0; rank < 40; ++rank) {
+    StallAnswer answer = Missing(rank, "");
+    answer.waits[0].compiling = rank == 39 ? "" : "step";
+    answer.waits[0].place = "train.py, line " + std::to_string(rank);
+    merged = rank == 0 ? answer : Merge(merged, answer);
+  }
+  ASSERT_EQ(merged.waits.size(), 2u);
+  EXPECT_EQ(merged.waits[0].ranks.count, 39u);
+  EXPECT_EQ(merged.waits[1].place, "train.py, line 39");
+}
+
+TEST(StallAnswer, SizeIsBounded) {
   StallAnswer hundred;
   StallAnswer all;
   for (int rank = 0; rank < 30'000; ++rank) {

@@ -1,8 +1,12 @@
-// What a single controller asks, answers and says of waits that do not end.
+// A single controller's questions, answers and reports about waits that do not
+// end.
 #include "runtime/agreement/stall_monitor.h"
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,16 +16,16 @@
 namespace tf_hvd {
 namespace {
 
-// Whoever should send the query does not: the waiter says who that is, first in
-// a warning and then in the text that the job ends with.
-TEST(StallMonitor, NamesThoseAboveWhoDoNotAnswer) {
+// The rank that should send the query does not. The waiting rank names it,
+// first in a warning and then in the text that the job ends with.
+TEST(StallMonitor, NamesSilentRanksAbove) {
   Host host;
   Controller controller(TwoNodes(3), StallOptions(), &host, &host);
   controller.Admit(Allreduce("g"));
   for (int64_t s = 1; s <= 40; ++s) controller.Tick(s * kSecond);
   const std::string silent =
       "; no answer from rank 2 (b) or rank 0 (a) (stopped, or its machine "
-      "cannot be reached), who should tell which ranks are missing";
+      "cannot be reached), which should report the missing ranks";
   ASSERT_EQ(host.warnings.size(), 1u);
   EXPECT_EQ(host.warnings[0], "stall: 'g' (world) waited 34 s" + silent);
   for (int64_t s = 41; s <= 320 && host.aborts.empty(); ++s) {
@@ -33,9 +37,9 @@ TEST(StallMonitor, NamesThoseAboveWhoDoNotAnswer) {
   EXPECT_EQ(host.aborts[0].rank, 2);
 }
 
-// Who asks again after a shorter time than two answers have asked for one that
-// never came all the same.
-TEST(StallMonitor, NamesThoseAboveAtShortLimits) {
+// A rank that repeats its question in less time than two answers take has still
+// never had an answer.
+TEST(StallMonitor, NamesSilentRanksAboveAtShortLimits) {
   StallOptions options;
   options.warn_ns = 3 * kSecond;
   options.fail_ns = options.grace_ns = 8 * kSecond;
@@ -50,14 +54,16 @@ TEST(StallMonitor, NamesThoseAboveAtShortLimits) {
   ASSERT_FALSE(host.warnings.empty());
   EXPECT_EQ(host.warnings[0],
             "stall: 'g' (world) waited 7 s; no answer from rank 2 (b) or rank "
-            "0 (a) (stopped, or its machine cannot be reached), who should "
-            "tell which ranks are missing");
+            "0 (a) (stopped, or its machine cannot be reached), which "
+            "should report the missing ranks");
 }
 
-// A query that comes shows that those above are there.
-TEST(StallMonitor, NamesNobodyWhoHasAnswered) {
+// A query that arrives shows that the ranks above are alive.
+TEST(StallMonitor, NamesNoRankThatHasAnswered) {
+  StallOptions options;
+  options.fail_ns = 300 * kSecond;
   Host host;
-  Controller controller(TwoNodes(3), StallOptions(), &host, &host);
+  Controller controller(TwoNodes(3), options, &host, &host);
   controller.Admit(Allreduce("g"));
   Message query;
   query.kind = MessageKind::kQuery;
@@ -75,9 +81,9 @@ TEST(StallMonitor, NamesNobodyWhoHasAnswered) {
             "'g' (world) got no decision within 330 s; seen by rank 3 (b)");
 }
 
-// A question that came shortly before the limit was over has its report before
-// the limit, too, and the next one is due only after the waiters' own limit.
-TEST(StallMonitor, AsksAgainWhenTheLimitIsOver) {
+// If a question comes shortly before the limit, its report also comes before
+// the limit. The next one would be due only after the waiting ranks' own limit.
+TEST(StallMonitor, AsksAgainAfterTheLimit) {
   StallOptions options;
   options.warn_ns = 30 * kSecond;
   options.fail_ns = 40 * kSecond;
@@ -92,7 +98,220 @@ TEST(StallMonitor, AsksAgainWhenTheLimitIsOver) {
   EXPECT_EQ(host.aborts[0].rank, 1);
 }
 
-// Rank 0 calls from a compiled step, and rank 1, which is missing, does this.
+// For rank 1; empty: it does not answer.
+using AnswerAt = std::function<std::optional<StallAnswer>(int64_t s)>;
+
+// Rank 0 waits from the first second until the job ends, for `until_s` at most.
+Host WaitsForRankOne(const AnswerAt& answer_at, int64_t until_s,
+                     const StallOptions& options = StallOptions()) {
+  Host host;
+  Controller controller(TwoRanks(), options, &host, &host);
+  controller.Admit(Allreduce("g"));
+  for (int64_t s = 2; s <= until_s && host.aborts.empty(); ++s) {
+    controller.Tick(s * kSecond);
+    for (const auto& [neighbour, query] : std::exchange(host.sent, {})) {
+      std::optional<StallAnswer> answer = answer_at(s);
+      if (query.kind != MessageKind::kQuery || !answer.has_value()) continue;
+      Message message;
+      message.kind = MessageKind::kAnswer;
+      message.name = query.name;
+      message.query = query.query;
+      message.answer = std::move(*answer);
+      controller.Receive(neighbour, EncodeMessage(message), s * kSecond);
+    }
+  }
+  return host;
+}
+
+StallAnswer MissingRankOne(const std::string& waits_for, int64_t stuck_s) {
+  StallAnswer answer;
+  answer.missing = RankList({1});
+  WaitGroup group;
+  group.waits_for = waits_for;
+  group.ranks = answer.missing;
+  answer.waits.push_back(group);
+  answer.stuck_ms = static_cast<uint32_t>(stuck_s * 1000);
+  return answer;
+}
+
+// Has waited in another call since the 11th second, which rank 0 has not made.
+std::optional<StallAnswer> WaitsToo(int64_t s) {
+  return MissingRankOne("'h' (world)", s - 11);
+}
+
+std::optional<StallAnswer> AtWork(int64_t) { return MissingRankOne("", 0); }
+
+std::optional<StallAnswer> IsSilent(int64_t) { return std::nullopt; }
+
+StallOptions UsersLimit(int64_t s) {
+  StallOptions options;
+  options.fail_ns = options.stuck_ns = s * kSecond;
+  return options;
+}
+
+// Evaluations, downloads and checkpoints of more than 300 s are normal.
+TEST(StallMonitor, WaitsHalfAnHourForABusyRank) {
+  const Host host = WaitsForRankOne(AtWork, 2000);
+  EXPECT_EQ(host.warnings.size(), 59u);
+  ASSERT_EQ(host.aborts.size(), 1u);
+  EXPECT_EQ(host.aborts[0].rank, 1);
+  EXPECT_NE(host.aborts[0].text.find("stall: 'g' (world) waited 1802 s: "),
+            std::string::npos)
+      << host.aborts[0].text;
+  EXPECT_NE(host.aborts[0].text.find(". If a rank needs longer"),
+            std::string::npos);
+}
+
+TEST(StallMonitor, WaitsFiveMinutesForARankWithoutAnAnswer) {
+  const Host host = WaitsForRankOne(IsSilent, 2000);
+  ASSERT_EQ(host.aborts.size(), 1u);
+  EXPECT_EQ(host.aborts[0].rank, 1);
+  EXPECT_NE(host.aborts[0].text.find("waited 302 s: submitted by rank 0 (a); "
+                                     "no answer from rank 1 (a)"),
+            std::string::npos)
+      << host.aborts[0].text;
+}
+
+// All ranks wait, the last of them since the 11th second.
+TEST(StallMonitor, RanksThatWaitForEachOtherEndFiveMinutesAfterTheLastCall) {
+  const Host host = WaitsForRankOne(WaitsToo, 2000);
+  ASSERT_EQ(host.aborts.size(), 1u);
+  EXPECT_EQ(host.aborts[0].rank, 1);
+  EXPECT_NE(host.aborts[0].text.find(
+                "rank 1 waits for 'h' (world); each rank waits for a call that "
+                "another rank has not made, and no rank has made a call for 3"),
+            std::string::npos)
+      << host.aborts[0].text;
+  EXPECT_LT(host.warnings.size(), 12u);
+}
+
+TEST(StallMonitor, UserLimitAppliesToAllWaits) {
+  for (const AnswerAt& answer :
+       {AnswerAt(AtWork), AnswerAt(IsSilent), AnswerAt(WaitsToo)}) {
+    for (const int64_t limit_s : {60, 900}) {
+      const Host host = WaitsForRankOne(answer, 2000, UsersLimit(limit_s));
+      ASSERT_EQ(host.aborts.size(), 1u);
+      const std::string waited =
+          "waited " + std::to_string(limit_s + 2) + " s: ";
+      EXPECT_NE(host.aborts[0].text.find(waited), std::string::npos)
+          << host.aborts[0].text;
+    }
+  }
+}
+
+TEST(StallMonitor, UserCanDisableTheLimit) {
+  for (const AnswerAt& answer :
+       {AnswerAt(AtWork), AnswerAt(IsSilent), AnswerAt(WaitsToo)}) {
+    EXPECT_TRUE(WaitsForRankOne(answer, 2000, UsersLimit(0)).aborts.empty());
+  }
+}
+
+// Silence counts from the last answer, not from the start of the wait.
+TEST(StallMonitor, ShortStopOfABusyRankDoesNotEndTheJob) {
+  const Host host = WaitsForRankOne(
+      [](int64_t s) { return s > 400 && s < 650 ? std::nullopt : AtWork(s); },
+      1000);
+  EXPECT_TRUE(host.aborts.empty());
+  EXPECT_NE(host.warnings[15].find("no answer from rank 1"), std::string::npos);
+  EXPECT_EQ(host.warnings.back().find("no answer"), std::string::npos);
+}
+
+TEST(StallMonitor, WaitsFiveMinutesForABusyRankThatStops) {
+  const Host host = WaitsForRankOne(
+      [](int64_t s) { return s > 400 ? std::nullopt : AtWork(s); }, 2000);
+  ASSERT_EQ(host.aborts.size(), 1u);
+  EXPECT_NE(host.aborts[0].text.find("no answer from rank 1"),
+            std::string::npos);
+  EXPECT_EQ(host.warnings.size(), 22u);  // one each 30 s
+}
+
+// The answer of rank 1, which is missing, to the first query about "g".
+StallAnswer AnswerOfRankOne(Host* host, int64_t asked_s, bool early,
+                            const std::vector<Entry>& calls) {
+  Topology topology = TwoRanks();
+  topology.rank = 1;
+  Controller controller(topology, StallOptions(), host, host);
+  for (const Entry& call : calls) {
+    Entry copy = Allreduce(call.name);
+    copy.submitted_ns = call.submitted_ns;
+    controller.Admit(std::move(copy));
+  }
+  Message query;
+  query.kind = MessageKind::kQuery;
+  query.name = "g";
+  query.query = 1;
+  query.early = early;
+  host->sent.clear();
+  controller.Receive(0, EncodeMessage(query), asked_s * kSecond);
+  if (!host->place.empty() && !early) {
+    EXPECT_TRUE(host->sent.empty());
+    EXPECT_LT(controller.due_ns(), (asked_s + 1) * kSecond);
+    controller.Tick(controller.due_ns() - 1);
+    EXPECT_TRUE(host->sent.empty());
+    host->place = "train.py, line 12, in main";
+    controller.Tick(controller.due_ns());
+  }
+  EXPECT_EQ(host->sent.size(), 1u);
+  return host->sent.back().second.answer;
+}
+
+// The program answers a moment after the request.
+TEST(StallMonitor, MissingRankReportsItsLine) {
+  Host host;
+  host.place = "not yet";
+  const StallAnswer answer = AnswerOfRankOne(&host, 31, false, {});
+  ASSERT_EQ(answer.waits.size(), 1u);
+  EXPECT_EQ(answer.waits[0].place, "train.py, line 12, in main");
+  EXPECT_EQ(answer.stuck_ms, 0u);
+}
+
+// Only for a warning: a compiled step asks after two seconds.
+TEST(StallMonitor, ProgramIsNotInterruptedBeforeAWarningIsDue) {
+  Host host;
+  host.place = "here";
+  AnswerOfRankOne(&host, 3, true, {});
+}
+
+TEST(StallMonitor, RankReportsItsWaitingTime) {
+  Host host;
+  std::vector<Entry> calls;
+  calls.push_back(Allreduce("h"));  // in the first second
+  calls.push_back(Allreduce("i"));
+  calls.back().submitted_ns = 21 * kSecond;
+  EXPECT_EQ(AnswerOfRankOne(&host, 31, false, calls).stuck_ms, 10'000u);
+  host.compiling = "step";
+  EXPECT_EQ(AnswerOfRankOne(&host, 31, false, calls).stuck_ms, 0u);
+}
+
+// The rank that it waits for, outside the set, may be busy.
+TEST(StallMonitor, RankWaitingOutsideTheSetIsNotStuck) {
+  Host host;
+  Controller controller(TwoNodes(3), StallOptions(), &host, &host);
+  Entry add = Allreduce("add");
+  add.request = Request();
+  add.request.kind = OpKind::kAddSet;
+  add.request.ranks = {2, 3};
+  Response added = Ordered("add", add.request);
+  added.value = 1;
+  controller.Receive(2, FrameOf(std::move(added)), kSecond);
+  const auto stuck_ms = [&](int32_t waits_in, int32_t asked) {
+    Entry call = Allreduce("h" + std::to_string(waits_in));
+    call.set = waits_in;
+    controller.Admit(std::move(call));
+    Message query;
+    query.kind = MessageKind::kQuery;
+    query.set = asked;
+    query.name = "g";
+    controller.Receive(2, EncodeMessage(query), 31 * kSecond);
+    return host.sent.back().second.answer.stuck_ms;
+  };
+  EXPECT_EQ(stuck_ms(kWorldSet, 1), 0u);
+  EXPECT_EQ(stuck_ms(kWorldSet, kWorldSet), 30'000u);
+  EXPECT_EQ(stuck_ms(1, kWorldSet), 30'000u);
+  EXPECT_EQ(stuck_ms(1, 1), 30'000u);
+}
+
+// Rank 0 calls in a compiled step; rank 1 is missing and is in the given state.
 Host CompiledOnRankZero(WaitGroup on_rank_one, int64_t until_s = 5) {
   Host host;
   Controller controller(TwoRanks(), StallOptions(), &host, &host);
@@ -117,9 +336,8 @@ Host CompiledOnRankZero(WaitGroup on_rank_one, int64_t until_s = 5) {
   return host;
 }
 
-// The names of a compiled step are others: they were waited for until the
-// limit.
-TEST(StallMonitor, TellsRanksThatDifferInCompilingWithinSeconds) {
+// The names in a compiled step differ: ranks used to wait until the limit.
+TEST(StallMonitor, ReportsACompilationMismatchWithinSeconds) {
   WaitGroup waits;
   waits.waits_for = "'g' (world)";
   const Host host = CompiledOnRankZero(waits);
@@ -131,8 +349,8 @@ TEST(StallMonitor, TellsRanksThatDifferInCompilingWithinSeconds) {
             "such a step; jit_compile must be the same on all ranks");
 }
 
-// A rank that has compiled something is at another place of the program.
-TEST(StallMonitor, SaysNothingEarlyOfARankThatCompiles) {
+// A rank that has compiled something is at a different line of the program.
+TEST(StallMonitor, NoEarlyReportForACompilingRank) {
   WaitGroup waits;
   waits.waits_for = "'g' (world)";
   for (const bool compiled : {true, false}) {
@@ -144,22 +362,23 @@ TEST(StallMonitor, SaysNothingEarlyOfARankThatCompiles) {
   }
 }
 
-// A long compilation was reported as calls that are missing.
-TEST(StallMonitor, TellsACompilationApartFromAStall) {
+// A long compilation used to be reported as missing calls.
+TEST(StallMonitor, DistinguishesCompilationFromAStall) {
   WaitGroup waits;
   waits.compiling = "step";
   const Host host = CompiledOnRankZero(waits, 35);
   ASSERT_EQ(host.warnings.size(), 1u);
-  EXPECT_EQ(host.warnings[0],
-            "slow compilation: 'step/g' (world) waited 32 s: submitted by rank "
-            "0 (a); missing rank 1 (a); rank 1 has begun to compile 'step' "
-            "and made no call since. XLA compiles a step at its first call, "
-            "and again for each new shape of its inputs (a smaller last batch: "
-            "drop_remainder=True). Raise HOROVOD_STALL_SHUTDOWN_TIME_SECONDS "
-            "if compiling takes longer");
+  EXPECT_EQ(
+      host.warnings[0],
+      "slow compilation: 'step/g' (world) waited 32 s: submitted by rank "
+      "0 (a); missing rank 1 (a); rank 1 has begun to compile 'step' "
+      "and made no call since. XLA compiles a step at its first call, "
+      "and again for each new shape of its inputs (for a smaller last batch, "
+      "use drop_remainder=True). Raise HOROVOD_STALL_SHUTDOWN_TIME_SECONDS "
+      "if compiling takes longer");
 }
 
-TEST(StallMonitor, ARankThatIsMissingSaysWhatItCompiles) {
+TEST(StallMonitor, MissingRankReportsItsCompilation) {
   Host host;
   Topology topology = TwoRanks();
   topology.rank = 1;
@@ -182,8 +401,8 @@ TEST(StallMonitor, ARankThatIsMissingSaysWhatItCompiles) {
   EXPECT_EQ(answer.waits[0].waits_for, "'other/g' (world)");
 }
 
-// Where more steps wait than there are threads for, others cannot begin.
-TEST(StallMonitor, CompiledStepsThatWaitForEachOtherAreToldOfThreads) {
+// If more steps wait than there are threads, others cannot start.
+TEST(StallMonitor, DeadlockedCompiledStepsAreAdvisedAboutThreads) {
   WaitGroup waits;
   waits.waits_for = "'other/g' (world)";
   waits.ever_compiled = true;
@@ -199,7 +418,7 @@ TEST(StallMonitor, CompiledStepsThatWaitForEachOtherAreToldOfThreads) {
       << host.warnings[0];
 }
 
-TEST(StallMonitor, WarnsOfACompiledCallAsOfOthers) {
+TEST(StallMonitor, WarnsOfCompiledCallsAsUsual) {
   Host host;
   Controller controller(TwoRanks(), StallOptions(), &host, &host);
   Entry call = Allreduce("step/g");
@@ -238,11 +457,11 @@ std::string AnswerOf(int rank, const std::string& name, uint32_t number,
   answer.name = name;
   answer.query = number;
   answer.answer.missing = self;
-  answer.answer.waits.push_back({waits_for, self, false, false, ""});
+  answer.answer.waits.push_back({waits_for, self, false, false, "", ""});
   return EncodeMessage(answer);
 }
 
-// What the controller has sent up of this kind.
+// The messages of this kind that the controller has sent up.
 std::vector<const Message*> SentUp(const Host& host, MessageKind kind) {
   std::vector<const Message*> messages;
   for (const auto& [neighbour, message] : host.sent) {
@@ -251,7 +470,7 @@ std::vector<const Message*> SentUp(const Host& host, MessageKind kind) {
   return messages;
 }
 
-// As many as are below: one answer goes up, when all have answered.
+// However many ranks are below: one answer goes up, when all have answered.
 TEST(StallMonitor, PassesUpOneAnswerForAllBelow) {
   Host host;
   Controller controller(LeaderBelow(), StallOptions(), &host, &host);
@@ -276,8 +495,8 @@ TEST(StallMonitor, PassesUpOneAnswerForAllBelow) {
   EXPECT_EQ(answer.waits[1].ranks.named, (std::vector<int32_t>{3}));
 }
 
-// A rank below is stopped: what the others have answered goes up in time, and
-// says who has not.
+// A rank below is stopped: the answers of the others go up in time, with the
+// name of the silent rank.
 TEST(StallMonitor, DoesNotWaitForASilentRankBelow) {
   Host host;
   Controller controller(LeaderBelow(), StallOptions(), &host, &host);
@@ -294,7 +513,7 @@ TEST(StallMonitor, DoesNotWaitForASilentRankBelow) {
   EXPECT_EQ(answers[0]->answer.missing.named, (std::vector<int32_t>{1, 2, 4}));
   EXPECT_EQ(answers[0]->answer.silent.named, (std::vector<int32_t>{3}));
   EXPECT_GT(controller.due_ns(), 1000 * kSecond);
-  // It comes too late for this query, and is none to the next.
+  // It arrives too late for this query, and does not answer the next.
   controller.Receive(0, QueryOf("g", 8), 61 * kSecond);
   controller.Receive(3, AnswerOf(3, "g", 7, ""), 61 * kSecond);
   controller.Receive(2, AnswerOf(2, "g", 8, ""), 61 * kSecond);
@@ -304,8 +523,8 @@ TEST(StallMonitor, DoesNotWaitForASilentRankBelow) {
   EXPECT_EQ(SentUp(host, MessageKind::kAnswer).size(), 2u);
 }
 
-// However many ranks ask, one question goes up, and none where the query has
-// just come.
+// However many ranks ask, one question goes up, and none if the query has just
+// arrived.
 TEST(StallMonitor, PassesUpOneQuestionForAllBelow) {
   Host host;
   Controller controller(LeaderBelow(), StallOptions(), &host, &host);
@@ -324,9 +543,9 @@ TEST(StallMonitor, PassesUpOneQuestionForAllBelow) {
   EXPECT_EQ(SentUp(host, MessageKind::kAsk).size(), 3u);
 }
 
-// The limit of what is agreed counts from when it stopped moving, whatever the
-// caller has waited before.
-TEST(StallMonitor, ExecutionCountsFromItsLastMove) {
+// The limit for ordered requests counts from the last progress, however long
+// the caller has waited before.
+TEST(StallMonitor, ExecutionLimitCountsFromTheLastProgress) {
   Host host;
   Controller controller(TwoNodes(3), StallOptions(), &host, &host);
   controller.Admit(Allreduce("g"));
@@ -344,15 +563,15 @@ TEST(StallMonitor, ExecutionCountsFromItsLastMove) {
   ASSERT_EQ(host.aborts.size(), 1u);
   EXPECT_EQ(host.aborts[0].text,
             "'g' (world) was agreed by all ranks and has not moved for 310 s: "
-            "no data from rank 1 (a) (stopped, or its machine cannot be "
-            "reached, or it waits for another rank itself); seen by rank 3 "
+            "no data from rank 1 (a) (stopped, unreachable, or itself waiting "
+            "for another rank); seen by rank 3 "
             "(b)");
 }
 
-// A rank of one's own node may wait for another node, and knows whom for: its
-// text is the better one. A cable that was unplugged was blamed on the own
-// node's rank that waited for it.
-TEST(StallMonitor, WhoWaitsForAnotherNodeSpeaksFirst) {
+// A rank on this node may wait for another node, and knows which rank: its text
+// is better. An unplugged cable used to be blamed on this node's rank that
+// waited for the other node.
+TEST(StallMonitor, RankWaitingForAnotherNodeReportsFirst) {
   Host host;
   Controller controller(TwoNodes(3), StallOptions(), &host, &host);
   controller.Admit(Allreduce("g"));

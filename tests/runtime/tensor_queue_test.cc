@@ -31,7 +31,7 @@ TEST(TensorQueue, DrainsInTheOrderOfSubmission) {
   EXPECT_TRUE(queue.Drain().empty());
 }
 
-TEST(TensorQueue, StampsTheTimeOfSubmission) {
+TEST(TensorQueue, SetsTheTimeOfSubmission) {
   TensorQueue queue;
   const int64_t before = NowNs();
   queue.Push(Named("a"));
@@ -41,7 +41,7 @@ TEST(TensorQueue, StampsTheTimeOfSubmission) {
   EXPECT_LE(entries.at(0).submitted_ns, after);
 }
 
-TEST(TensorQueue, ACallEndsACompilation) {
+TEST(TensorQueue, CallEndsACompilation) {
   TensorQueue queue;
   EXPECT_EQ(queue.compiling(), "");
   queue.NoteCompilation("step");

@@ -27,7 +27,7 @@ struct Seen {
   std::map<std::string, std::string> texts;
 };
 
-// Keeps what it is told.
+// Records its calls.
 class Collected final : public TraceForm {
  public:
   void Begin(const TraceHead& head, std::string* /*out*/) override {
@@ -64,7 +64,7 @@ class Collected final : public TraceForm {
     counters[std::string(name)].emplace_back(time_ns, value);
   }
 
-  // Of tracks of that name: all groups.
+  // All groups on tracks with that name.
   std::vector<std::vector<Seen>> On(const std::string& name) const {
     std::vector<std::vector<Seen>> found;
     for (const auto& [track, its] : groups) {
@@ -106,7 +106,7 @@ class TraceBuilderTest : public testing::Test {
     return recorder_->Add(CallOf(std::string(name), bytes, kind));
   }
   void Build() { builder_->Build(0, 0, &out_); }
-  // What counters are told of is over for a while.
+  // Counters are written with a delay.
   void BuildLater() {
     std::this_thread::sleep_for(std::chrono::milliseconds(3));
     Build();
@@ -119,14 +119,14 @@ class TraceBuilderTest : public testing::Test {
   std::unique_ptr<TraceBuilder> builder_;
 };
 
-TEST_F(TraceBuilderTest, ACallThatHasEndedIsThereWithItsOperation) {
+TEST_F(TraceBuilderTest, EndedCallIsShownWithItsOperation) {
   CallRecord record = Call("grad_1", 4096);
   const int64_t agreed = NowNs();
   record.Agreed(1, 6, agreed);
   record.Started(1, agreed + 10);
   record.MovesBy("shm");
   Build();
-  EXPECT_TRUE(form_.groups.empty());  // it is still going on
+  EXPECT_TRUE(form_.groups.empty());  // it has not ended
   PhaseTimer timer(phases_, 1);
   timer.Enter(agreed + 10);
   timer.Did(Phase::kPack, agreed + 20'000);
@@ -163,7 +163,7 @@ TEST_F(TraceBuilderTest, ACallThatHasEndedIsThereWithItsOperation) {
   EXPECT_EQ(operation[3].name, "reduce");
 }
 
-TEST_F(TraceBuilderTest, WhatIsFusedIsOneOperationOnceAllOfItHasEnded) {
+TEST_F(TraceBuilderTest, FusedCallsAreOneOperationOnceAllHaveEnded) {
   CallRecord first = Call("a", 100);
   CallRecord second = Call("b", 200);
   for (CallRecord* one : {&first, &second}) {
@@ -183,7 +183,7 @@ TEST_F(TraceBuilderTest, WhatIsFusedIsOneOperationOnceAllOfItHasEnded) {
   EXPECT_EQ(operations[0][0].numbers.at("bytes"), 300);
 }
 
-TEST_F(TraceBuilderTest, WhatWasBeforeIsLeftOut) {
+TEST_F(TraceBuilderTest, EarlierCallsAreIgnored) {
   Call("before").Ended(Status::Ok());
   Make();
   Call("after").Ended(Status::Ok());
@@ -192,7 +192,7 @@ TEST_F(TraceBuilderTest, WhatWasBeforeIsLeftOut) {
   EXPECT_EQ(form_.On("agreement")[0][0].name, "after");
 }
 
-TEST_F(TraceBuilderTest, WhatWasWrittenOverIsCounted) {
+TEST_F(TraceBuilderTest, OverwrittenCallsAreCounted) {
   for (size_t i = 0; i < kRecordedCalls + 50; ++i) {
     Call("c" + std::to_string(i)).Ended(Status::Ok());
   }
@@ -203,7 +203,7 @@ TEST_F(TraceBuilderTest, WhatWasWrittenOverIsCounted) {
   EXPECT_EQ(form_.counters["events dropped"][0].second, 50);
 }
 
-TEST_F(TraceBuilderTest, AStepWaitsFromItsLastCallOn) {
+TEST_F(TraceBuilderTest, StepWaitsFromItsLastCallOn) {
   for (int step = 0; step < 3; ++step) {
     CallRecord first = Call("a");
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -214,14 +214,14 @@ TEST_F(TraceBuilderTest, AStepWaitsFromItsLastCallOn) {
     Build();
   }
   const auto waits = form_.On("TensorFlow");
-  ASSERT_EQ(waits.size(), 2u);  // the last step goes on
+  ASSERT_EQ(waits.size(), 2u);  // the last step has not ended
   for (const auto& wait : waits) {
     EXPECT_GE(wait[0].end_ns - wait[0].begin_ns, 5'000'000);
     EXPECT_LT(wait[0].end_ns - wait[0].begin_ns, 5'000'000 + 2'000'000'000);
   }
 }
 
-TEST_F(TraceBuilderTest, CyclesAreMarkedWhereThatIsAskedFor) {
+TEST_F(TraceBuilderTest, CyclesAreMarkedOnRequest) {
   Make(true);
   const int64_t now = NowNs();
   for (const int64_t agreed : {now, now, now + 5}) {
@@ -235,7 +235,7 @@ TEST_F(TraceBuilderTest, CyclesAreMarkedWhereThatIsAskedFor) {
   EXPECT_EQ(marks, 2);
 }
 
-// Calls that are made, begun and ended in any order.
+// Calls that are made, started and ended in any order.
 class Program {
  public:
   Program(uint32_t seed, PhaseLog* phases) : random_(seed), phases_(phases) {}
@@ -248,7 +248,7 @@ class Program {
     submitted_.push_back({std::move(record), 0});
     ++made_;
   }
-  // Some of them together.
+  // Starts some of them together.
   void Start() {
     if (submitted_.empty()) return;
     ++operations_;
@@ -267,7 +267,7 @@ class Program {
     timer.Did(Phase::kPack, NowNs());
     timer.Flush();
   }
-  // All of one operation.
+  // Ends all of one operation.
   void End() {
     if (started_.empty()) return;
     const uint64_t ends =
@@ -304,7 +304,7 @@ class Program {
   size_t made_ = 0;
 };
 
-// Nothing overlaps on a track but what it holds.
+// Spans on a track are disjoint or nested.
 void ExpectNested(const Collected& form) {
   for (const auto& [track, groups] : form.groups) {
     std::vector<std::pair<int64_t, int64_t>> outer;
@@ -333,7 +333,7 @@ void ExpectNothingInFlight(Collected* form) {
   }
 }
 
-// Any program: each call once, and what was in flight is not any more.
+// Any program: each call appears once, and all counters return to zero.
 TEST_F(TraceBuilderTest, AnyProgramNests) {
   for (uint32_t seed = 0; seed < 20; ++seed) {
     SCOPED_TRACE(seed);

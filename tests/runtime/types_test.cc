@@ -8,7 +8,7 @@ namespace {
 TEST(Types, TableOfElementTypes) {
   struct Row {
     DType dtype;
-    int number;  // on the wire and in op attributes: fixed for good
+    int number;  // on the wire and in op attributes: never changes
     const char* name;
     size_t size;
     bool floating;
@@ -75,7 +75,7 @@ TEST(Types, KindsThatMoveTensorsAndTheirOps) {
   EXPECT_EQ(OpsOf(OpKind::kAlltoall), Ops{"HorovodAlltoall"});
 }
 
-// What arrives from another rank may be any number.
+// A number received from another rank may be any.
 TEST(Types, UnknownValuesAreHarmless) {
   EXPECT_STREQ(NameOf(static_cast<DType>(15)), "?");
   EXPECT_EQ(SizeOf(static_cast<DType>(255)), 0u);

@@ -1,4 +1,4 @@
-// An access without the lock. `./dev lint` fails unless the analysis refuses
+// An access without the lock. `./dev lint` fails unless the analysis reports
 // it. Bazel does not build this file.
 #include "base/mutex.h"
 

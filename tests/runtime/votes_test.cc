@@ -10,7 +10,7 @@
 namespace tf_hvd {
 namespace {
 
-// The leader of a second node, with two ranks below: passes up.
+// The leader of a second node, with two ranks below it, which passes votes up.
 ProcessSets Middle() {
   return {1, MembersOf({0, 1, 2, 3}), PlaceOf(1, {{0}, {1, 2, 3}})};
 }
@@ -26,7 +26,7 @@ Vote VoteOf(int rank) {
 
 const Key kX = {kWorldSet, "x"};
 
-// The names that became complete.
+// The names that become complete.
 std::vector<std::string> Count(Votes* votes, const ProcessSets& sets, int child,
                                const Key& key) {
   const auto complete =
@@ -38,7 +38,7 @@ std::vector<std::string> Count(Votes* votes, const ProcessSets& sets, int child,
 
 using Names = std::vector<std::string>;
 
-TEST(Votes, RelayForASetOfOthers) {
+TEST(Votes, RelaysForASetWithoutThisRank) {
   ProcessSets sets = Middle();
   sets.Add(1, {0, 2, 3});
   Votes votes;

@@ -1,4 +1,4 @@
-// Simulated jobs, against what can be known of them otherwise.
+// Simulated jobs, compared with independent results.
 #include "benchmarks/scale/job.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ JobSettings Job(int nodes, int ranks_per_node, Schedule schedule) {
   return job;
 }
 
-// One sum by ranks that are threads, with memory and numbers in it.
+// One allreduce by ranks that are threads, with real memory and numbers.
 Counts CountReal(int nodes, int ranks_per_node, int64_t elements) {
   const std::vector<int> sizes(static_cast<size_t>(nodes), ranks_per_node);
   return SentBy(
@@ -61,7 +61,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, CountsTest,
                                          Layout{4, 4, 1'000'003},
                                          Layout{16, 1, 500'000}));
 
-TEST(JobTest, ARankAloneComputesAndUpdates) {
+TEST(JobTest, SingleRankComputesAndUpdates) {
   for (const Schedule schedule :
        {Schedule::kHost, Schedule::kGpu, Schedule::kHorovod}) {
     JobSettings job = Job(1, 1, schedule);
@@ -73,7 +73,7 @@ TEST(JobTest, ARankAloneComputesAndUpdates) {
   }
 }
 
-TEST(JobTest, WhatIsThereAtTheEndIsSummedAfterIt) {
+TEST(JobTest, GradientsComputedLastAreSummedAfterTheComputation) {
   JobSettings job = Job(4, 4, Schedule::kGpu);
   job.training.gradients = {{"g", {1'000'000}, 1e6}};
   VirtualTime time;
@@ -82,7 +82,7 @@ TEST(JobTest, WhatIsThereAtTheEndIsSummedAfterIt) {
   const double sum = Network(&time, job.network, nodes).RingNs(4e6);
   for (const double step : RunJob(job).steps_ns) {
     EXPECT_GT(step, 1e6 + sum);
-    EXPECT_LT(step, 1e6 + sum + 100'000);  // to agree, and to update
+    EXPECT_LT(step, 1e6 + sum + 100'000);  // for agreement and update
   }
 }
 
@@ -109,21 +109,21 @@ TEST(JobTest, HorovodWaitsForItsCycleAndFusesUpToItsThreshold) {
               2000);
 }
 
-TEST(JobTest, AStepTakesAsLongAsTheSlowestRank) {
+TEST(JobTest, SlowestRankDeterminesTheStep) {
   JobSettings job = Job(8, 1, Schedule::kGpu);
   job.training.steps = 50;
   job.training.jitter = {1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.5};
   job.training.gradients = {{"g", {10}, 0}};
   int slow = 0;
   for (const double step : RunJob(job).steps_ns) slow += step > 1.4e6 ? 1 : 0;
-  // One of eight ranks or more with one chance in eight: 66 %.
+  // At least one of eight ranks, each with a probability of 1/8, is slow: 66 %.
   EXPECT_GT(slow, 20);
   EXPECT_LT(slow, 45);
   job.training.jitter_scale = 0;
   for (const double step : RunJob(job).steps_ns) EXPECT_LT(step, 1.1e6);
 }
 
-TEST(JobTest, TheSameJobIsTheSameAgain) {
+TEST(JobTest, EqualJobsHaveEqualResults) {
   for (const Schedule schedule : {Schedule::kHost, Schedule::kGpu}) {
     JobSettings job = Job(3, 2, schedule);
     job.training.jitter = {0.9, 1.0, 1.1};
@@ -136,8 +136,8 @@ TEST(JobTest, TheSameJobIsTheSameAgain) {
   }
 }
 
-// Each node's leader tells its parent once, and hears once.
-TEST(JobTest, TheAgreementOfManyNodesSendsAFewMessagesForEach) {
+// Each node's leader sends one message to its parent, and receives one.
+TEST(JobTest, AgreementSendsFewMessagesPerNode) {
   JobSettings job = Job(100, 2, Schedule::kGpu);
   job.training.gradients = {{"barrier", {}, 0}};
   const JobResult result = RunJob(job);

@@ -1,4 +1,4 @@
-// What of a job's text is refused, and with which words.
+// Invalid texts of jobs, and the errors for them.
 #include "benchmarks/scale/job_text.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace tf_hvd::scale {
 namespace {
 
-// What ReadJob says; nothing where it is content.
+// The error of ReadJob; empty if the text is valid.
 std::string FaultOf(const std::string& text, JobSettings* job) {
   std::istringstream input(text);
   std::string error;
@@ -43,7 +43,7 @@ TEST(JobTextTest, SettingsGradientsAndTimesAreRead) {
   EXPECT_EQ(job.training.seed, ~uint64_t{0});
 }
 
-TEST(JobTextTest, AFaultNamesTheLineAndWhatItTakes) {
+TEST(JobTextTest, ErrorNamesTheLineAndValidValues) {
   EXPECT_EQ(FaultOf("steps 2\n\nnodes 2x"),
             "line 3, 'nodes 2x': bad value, it takes a whole number from 1 to "
             "100000");
@@ -76,10 +76,10 @@ TEST(JobTextTest, SettingsThatContradictEachOtherAreRefused) {
   EXPECT_EQ(FaultOf("nodes 50000\nranks_per_node 4"), "more than 100000 ranks");
   EXPECT_EQ(FaultOf("jitter 0.5 1.5\njitter_scale 2"), "");
   EXPECT_EQ(FaultOf("jitter 0.5 1.5\njitter_scale 2.1"),
-            "so large a jitter_scale makes steps shorter than nothing");
+            "jitter_scale is too large: steps would have negative times");
 }
 
-TEST(JobTextTest, CountsOfMessagesAreThoseThatTheScheduleHas) {
+TEST(JobTextTest, MessageCountsFitTheSchedule) {
   JobSettings job;
   JobResult result;
   result.steps_ns = {1e6, 2e15};

@@ -1,4 +1,4 @@
-// How long bytes take between simulated ranks, and what time is.
+// Transfer times between simulated ranks, and virtual time.
 #include "benchmarks/scale/network.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ NetworkCosts Costs() {
   return costs;
 }
 
-TEST(VirtualTimeTest, FibersGoOnInTheOrderOfWhatTheyWereCharged) {
+TEST(VirtualTimeTest, FibersResumeInTheOrderOfTheirChargedTime) {
   VirtualTime time;
   std::string order;
   const auto works = [&](const char* name, double ns) {
@@ -46,39 +46,39 @@ TEST(VirtualTimeTest, FibersGoOnInTheOrderOfWhatTheyWereCharged) {
   EXPECT_EQ(order, "b600 a1000 b1200 b1800 a2000 a3000 ");
 }
 
-TEST(VirtualTimeDeathTest, TimeDoesNotGoBack) {
+TEST(VirtualTimeDeathTest, TimeNeverDecreases) {
   VirtualTime time;
   time.At(1000, [&] { time.At(999, [] {}); });
   EXPECT_EXIT(time.RunNext(), testing::ExitedWithCode(1),
-              "at 1000 ns something is to happen at 999 ns");
+              "at 1000 ns an event has an invalid time, 999 ns");
 }
 
-TEST(VirtualTimeDeathTest, WhatIsNoTimeEndsTheProgram) {
+TEST(VirtualTimeDeathTest, InvalidTimeEndsTheProgram) {
   EXPECT_EQ(WholeNs(1e15 + 0.5), 1'000'000'000'000'000);
   for (const double ns : {1e30, -1e30, std::nan("")}) {
-    EXPECT_EXIT(WholeNs(ns), testing::ExitedWithCode(1), "something takes");
+    EXPECT_EXIT(WholeNs(ns), testing::ExitedWithCode(1), "invalid duration: ");
   }
 }
 
-TEST(VirtualTimeTest, WithoutOneTheClockIsTheMachines) {
+TEST(VirtualTimeTest, DefaultClockIsTheMachines) {
   const int64_t before_ns = NowNs();
   EXPECT_GT(before_ns, 0);
   EXPECT_GE(NowNs(), before_ns);
 }
 
-TEST(NetworkTest, CardsSendOneMessageAfterTheOtherAndBothWaysAtOnce) {
+TEST(NetworkTest, CardsSendSequentiallyAndAreFullDuplex) {
   VirtualTime time;
   Network network(&time, Costs(), {0, 0, 1, 2});
   EXPECT_EQ(network.Carry(0, 1, 100), 10 + 100);  // within a node
   EXPECT_EQ(network.Carry(0, 2, 100), 1000 + 200);
-  EXPECT_EQ(network.Carry(1, 3, 50), 1000 + 200 + 100);  // by the same card
-  EXPECT_EQ(network.Carry(2, 0, 100), 1000 + 200);       // the other way
-  EXPECT_EQ(network.Carry(2, 3, 0), 1000 + 200 + 100);   // after what came
+  EXPECT_EQ(network.Carry(1, 3, 50), 1000 + 200 + 100);  // on the same card
+  EXPECT_EQ(network.Carry(2, 0, 100), 1000 + 200);  // the opposite direction
+  EXPECT_EQ(network.Carry(2, 3, 0), 1000 + 200 + 100);  // after earlier data
   EXPECT_EQ(network.messages_across(), 4u);
   EXPECT_EQ(network.bytes_across(), 250);
 }
 
-TEST(NetworkTest, FromTheStartABurstPassesAtOnce) {
+TEST(NetworkTest, InitialBurstPassesImmediately) {
   VirtualTime time;
   NetworkCosts costs = Costs();
   costs.burst_bytes = 150;
@@ -88,8 +88,8 @@ TEST(NetworkTest, FromTheStartABurstPassesAtOnce) {
   EXPECT_EQ(network.Carry(0, 1, 100), 1000 + 2 * (100 + 100 - 150) + 2 * 100);
 }
 
-// The time of the last of 2 (n - 1) steps in which each rank sends the n-th
-// part to the next, once it has that of the one before.
+// The end of the last of 2 (n - 1) steps, in which each rank sends the n-th
+// part to the next rank once it has received one from the previous rank.
 double RingByMessages(const NetworkCosts& costs, int ranks, size_t bytes) {
   VirtualTime time;
   std::vector<size_t> nodes;
@@ -114,7 +114,7 @@ double RingByMessages(const NetworkCosts& costs, int ranks, size_t bytes) {
   return static_cast<double>(last_ns);
 }
 
-TEST(NetworkTest, ARingsBytesTakeWhatItsMessagesTake) {
+TEST(NetworkTest, RingTimeEqualsThatOfItsMessages) {
   for (const int ranks : {2, 5, 16}) {
     VirtualTime time;
     std::vector<size_t> nodes;
@@ -130,7 +130,7 @@ TEST(NetworkTest, ARingsBytesTakeWhatItsMessagesTake) {
   }
 }
 
-TEST(NetworkTest, FewBytesByTreesManyByARing) {
+TEST(NetworkTest, TreesForFewBytesRingForMany) {
   VirtualTime time;
   std::vector<size_t> nodes;
   for (size_t rank = 0; rank < 512; ++rank) nodes.push_back(rank / 4);
@@ -139,7 +139,7 @@ TEST(NetworkTest, FewBytesByTreesManyByARing) {
   EXPECT_LT(network.RingNs(1e9), network.TreesNs(1e9));
 }
 
-TEST(NetworkTest, ARankAloneHasNobodyToSendTo) {
+TEST(NetworkTest, SingleRankSendsNothing) {
   VirtualTime time;
   const Network network(&time, Costs(), {0});
   EXPECT_EQ(network.RingNs(1e6), 0);

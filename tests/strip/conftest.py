@@ -1,4 +1,4 @@
-"""One process that stands for the job, and what the tests of strip-ops share."""
+"""A process with one rank, and fixtures that the tests of strip-ops share."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ v1 = tf.compat.v1
 
 @pytest.fixture(scope="session", autouse=True)
 def one_rank():
-    """The ops run at one rank: what stripped graphs are compared with."""
+    """A job of one rank, in which the ops run; stripped graphs are compared with it."""
     hvd.init()
 
 
@@ -50,7 +50,7 @@ def find_ours():
 def _same_bits(left, right):
     left, right = np.asarray(left), np.asarray(right)
     assert (left.dtype, left.shape) == (right.dtype, right.shape)
-    # All NaNs count as one: which one the processor makes is not laid down.
+    # All NaNs count as equal, because processors may produce different ones.
     if left.dtype.kind in "fc" or left.dtype.name == "bfloat16":
         wide = [x.astype(np.complex128) for x in (left, right)]
         for part in (np.real, np.imag):
@@ -68,7 +68,7 @@ def same_bits():
 
 @pytest.fixture
 def check_stripped(same_bits):
-    """Strips the graph of `build`, which returns tensors, and compares the values of both."""
+    """Strip the graph of `build`, which returns tensors, and compare both graphs' values."""
 
     def check(build, feeds=None, **options):
         with tf.Graph().as_default() as graph:

@@ -1,7 +1,7 @@
 """gs:// as input and output, with a small fake of Google's storage service.
 
-TensorFlow talks to fixed hosts by HTTPS, through the proxy that https_proxy names. The fake is that
-proxy, and answers CONNECT by taking the TLS connection itself, with a certificate of its own.
+TensorFlow connects to fixed hosts by HTTPS, through the proxy in https_proxy. The fake is that
+proxy. It answers CONNECT by serving the TLS connection itself, with its own certificate.
 """
 
 import http.server
@@ -30,7 +30,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_):
-        """Says nothing: the tests look at results."""
+        """Log nothing: the tests check results."""
 
     def do_CONNECT(self):
         self.send_response(200, "Connection established")
@@ -48,7 +48,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def target(self):
-        """The path below the bucket, as names of objects in it, and the query."""
+        """The object path in the bucket, and the query."""
         url = urllib.parse.urlsplit(self.path)
         path = url.path.partition("/bucket")[2]
         names = [urllib.parse.unquote(part) for part in re.split("/o(?:/|$)", path)[1:]]
@@ -124,7 +124,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def service(tmp_path, monkeypatch):
-    """The service, which programs that a test starts find as the internet."""
+    """The service, which programs started by a test find as the internet."""
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
     hosts = "subjectAltName=DNS:www.googleapis.com,DNS:storage.googleapis.com"
     subprocess.run(
@@ -147,7 +147,7 @@ def service(tmp_path, monkeypatch):
         server.shutdown()
 
 
-# Several commands in one process: TensorFlow takes its time to load.
+# Several commands in one process, because TensorFlow loads slowly.
 COMMANDS = """
 import json, sys
 import tf_hvd_command
@@ -161,7 +161,7 @@ print(codes)
 
 def test_graphs_and_models(service, tmp_path):
     with tf.Graph().as_default() as graph:
-        # Larger than what is read at once, so that reads are of ranges.
+        # Larger than one read, so that reads request ranges.
         tf.constant(np.arange(3 << 20, dtype=np.float64), name="weights")
         x = tf.compat.v1.placeholder(tf.float32, [2], name="x")
         _native.ops.horovod_broadcast(x, 0, name="y")

@@ -1,4 +1,4 @@
-"""Models that came from somebody else, who may have put anything among their files."""
+"""Models from an untrusted user, who may have put anything among their files."""
 
 import os
 import pathlib
@@ -20,7 +20,7 @@ v1 = tf.compat.v1
 
 @pytest.fixture
 def model(tmp_path):
-    """A SavedModel with a broadcast and an asset; beside it a file that is none of its."""
+    """A SavedModel with a broadcast and an asset, and next to it a private file."""
     (tmp_path / "private.txt").write_text("a secret")
     words = tmp_path / "words.txt"
     words.write_text("a\nb\n")
@@ -35,7 +35,7 @@ def model(tmp_path):
 
 @pytest.fixture
 def refused(model):
-    """The text with which the model is refused; nothing is left of an output."""
+    """Returns the error of a refused model, and checks that no output remains."""
 
     def call(path=model):
         beside = {each.name for each in model.parent.iterdir()}
@@ -47,15 +47,15 @@ def refused(model):
     return call
 
 
-def test_what_is_neither_file_nor_folder(model, refused):
+def test_pipes_and_devices_are_refused(model, refused):
     os.mkfifo(model / "assets" / "pipe")
     assert refused() == (
-        f"{model}/assets/pipe is not a file; a model holds files and folders only: remove it"
+        f"{model}/assets/pipe is not a file; a model contains only files and folders: remove it"
     )
     (model / "saved_model.pb").unlink()
     os.mkfifo(model / "saved_model.pb")
     assert "saved_model.pb is not a file" in refused()
-    assert refused("/dev/null") == "/dev/null: it is empty; save the graph again"
+    assert refused("/dev/null") == "/dev/null: the file is empty; save the graph again"
 
 
 @pytest.mark.parametrize(
@@ -69,18 +69,18 @@ def test_what_is_neither_file_nor_folder(model, refused):
         ("assets/nowhere", "gone"),
     ],
 )
-def test_links_in_a_model(model, refused, name, target):
+def test_links_in_a_model_are_refused(model, refused, name, target):
     (model.parent / "model2").mkdir()
     if (model / name).exists():
         (model / name).rename(model.parent / "graph.pb")
     (model / name).symlink_to(target)
     assert refused() == (
-        f"{model}/{name} is a symbolic link to {target}; put a copy in the link's place if it is "
+        f"{model}/{name} is a symbolic link to {target}; replace the link with a copy if it is "
         "part of the model, or remove it"
     )
 
 
-def test_a_link_that_is_named_itself(model, tmp_path):
+def test_a_link_to_the_model_is_followed(model, tmp_path):
     (tmp_path / "latest").symlink_to(model)
     strip_ops(str(tmp_path / "latest"), str(tmp_path / "out"))
     assert (tmp_path / "out" / "assets" / "words.txt").read_text() == "a\nb\n"
@@ -88,18 +88,20 @@ def test_a_link_that_is_named_itself(model, tmp_path):
 
 def test_a_name_that_is_not_utf8(model, refused):
     pathlib.Path(os.fsdecode(bytes(model / "assets") + b"/\xff.txt")).write_text("x")
-    assert refused() == f"cannot read {model}: a name in it is not UTF-8; rename what has it"
+    assert (
+        refused() == f"cannot read {model}: it contains a name that is not UTF-8; rename that file"
+    )
 
 
-def test_an_output_that_is_a_link_to_nowhere(model, refused):
-    """It was "Not a directory; check the path and the disk"."""
+def test_a_dangling_link_as_output_is_refused(model, refused):
+    """The error was "Not a directory; check the path and the disk"."""
     out = model.parent / "out"
     out.symlink_to("nowhere")
     assert refused() == f"{out} exists; remove it or choose another path"
 
 
-def test_a_checkpoint_whose_meta_graph_is_a_link_beside_it(tmp_path):
-    """As DeePMD-kit leaves it."""
+def test_a_checkpoint_with_a_linked_meta_graph(tmp_path):
+    """As DeePMD-kit writes it."""
     with tf.Graph().as_default():
         _native.ops.horovod_broadcast(v1.placeholder(tf.float32, name="x"), 0, name="y")
         whole = v1.train.export_meta_graph().SerializeToString()
@@ -114,12 +116,12 @@ def test_a_checkpoint_whose_meta_graph_is_a_link_beside_it(tmp_path):
     assert (tmp_path / "model.ckpt-200.meta").read_bytes() == whole
 
 
-# Where it is found out: when the text is read, or when a part of the message is.
-TOO_DEEP = r"nested too deeply|damaged \(a part of it cannot be read\)"
+# The error arises when the text is read, or when a part of the message is.
+TOO_DEEP = r"nested too deeply|damaged \(part of it cannot be read\)"
 
 
 def nested(depth):
-    """A graph in text form with functions in functions' attributes, so deep."""
+    """A graph in text format with functions nested in functions' attributes."""
     begin, end = 'func { name: "f" attr { key: "a" value { ', " } } }"
     inner = begin * depth + end * depth
     return f'node {{ name: "n" op: "NoOp" attr {{ key: "a" value {{ {inner} }} }} }}'
@@ -129,7 +131,7 @@ def nested(depth):
 def test_deep_text_is_refused(tmp_path, suffix):
     source, out = tmp_path / "graph.pbtxt", tmp_path / f"out{suffix}"
     refusals = {}
-    # The first is read and written; what follows passes each limit of protobuf and of Python.
+    # The first depth is read and written; the next ones exceed limits of protobuf and Python.
     for depth in (5, *range(28, 36), 60, 300, 20_000):
         source.write_text(nested(depth))
         try:
@@ -159,7 +161,7 @@ def test_names_do_not_reach_the_terminal_raw():
 
 
 def graphs():
-    """A graph, a meta graph and a SavedModel with ops of ours of each kind."""
+    """A graph, a meta graph and a SavedModel with tf_hvd's ops of each kind."""
     ops = _native.ops
     with tf.Graph().as_default() as graph:
         x = v1.placeholder(tf.float32, [2], name="x")
@@ -182,7 +184,7 @@ def graphs():
 
 
 def damaged(data, draw):
-    """Some bytes with others in their place, without some, or with more."""
+    """Data with some bytes replaced, removed or added."""
     data = bytearray(data)
     for _ in range(draw.choice([1, 1, 2, 4])):
         at, some = draw.randrange(len(data)), draw.randrange(1, 6)
@@ -197,8 +199,8 @@ def damaged(data, draw):
 
 
 def test_damaged_bytes_are_refused_or_read():
-    """No other exception than the one that is documented, whatever bytes come."""
-    # ./dev prove fuzz has another seed, and more rounds.
+    """Whatever the bytes, only the documented exception is raised."""
+    # ./dev prove fuzz uses another seed, and more rounds.
     draw = random.Random(int(os.environ.get("TF_HVD_FUZZ_SEED", "20")))
     refusals, rounds = 0, int(os.environ.get("TF_HVD_FUZZ_ROUNDS", "2000"))
     for kind, whole in graphs():
@@ -222,19 +224,19 @@ def test_damaged_bytes_are_refused_or_read():
 
 
 def test_a_text_that_is_not_utf8():
-    """It was an IndexError: protobuf's error has no text of its own then."""
-    with pytest.raises(StripError, match="this is not a GraphDef in text form: 'utf-8' codec"):
+    """It was an IndexError, because protobuf's error has no text in that case."""
+    with pytest.raises(StripError, match="this is not a GraphDef in text format: 'utf-8' codec"):
         formats.from_text(b"node {\n  name: \xaa\n}\n", "GraphDef")
 
 
 def test_an_empty_graph_has_no_outputs():
     graph = v1.GraphDef()
     graph.versions.producer = 1
-    with pytest.raises(StripError, match=r"no node 'q', nor any other: the graph is empty"):
+    with pytest.raises(StripError, match=r"node 'q' does not exist, because the graph is empty"):
         strip_ops(graph, outputs=["q"])
 
 
-def test_a_place_beside_a_name_that_is_not_text():
+def test_colocation_with_a_name_that_is_not_text():
     graph = v1.GraphDef()
     node = graph.node.add(name="q", op="NoOp")
     node.attr["_class"].list.s.append(b"loc:@\xff")
@@ -250,7 +252,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("what", DAMAGE)
-def test_attributes_that_no_op_has(what):
+def test_invalid_attributes_are_refused(what):
     graph = v1.GraphDef()
     graph.node.add(name="x", op="Placeholder")
     node = graph.node.add(name="n", op="HorovodAllreduce", input=["x"])

@@ -1,4 +1,4 @@
-"""Graphs of many nodes and of large constants: in which parts they are written, and how far."""
+"""Graphs of many nodes and of large constants: the parts in which they are written, and limits."""
 
 import io
 import itertools
@@ -49,13 +49,13 @@ def test_large_constants_are_written_in_parts():
     assert [len(part) >> 20 for part in parts] == [18, 18, 0, 0]
 
 
-def test_more_than_protobuf_reads(monkeypatch):
+def test_more_than_2_gib_is_refused(monkeypatch):
     monkeypatch.setattr(formats, "_LARGEST", 99)
     with pytest.raises(StripError, match="larger than 2 GiB, which neither protobuf nor TensorF"):
         formats.from_binary(bytes(100), None)
 
 
-def test_new_names_are_not_taken():
+def test_new_names_are_unused():
     graph = tf.compat.v1.GraphDef()
     graph.node.add(name="x", op="Placeholder").attr["dtype"].type = 1
     graph.node.add(name="y/one_process/Mul", op="Neg", input=["x"]).attr["T"].type = 1

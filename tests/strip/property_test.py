@@ -1,4 +1,4 @@
-"""Random graphs with our ops among others: what they compute does not change."""
+"""Random graphs with tf_hvd's ops among others: stripping does not change their results."""
 
 import numpy as np
 import tensorflow as tf
@@ -15,7 +15,7 @@ def scales(draw):
 
 
 def collective(ops, draw, known):
-    """One op of ours on tensors that there are already."""
+    """One of tf_hvd's ops on existing tensors."""
     kind = draw(st.integers(0, 8))
     x = draw(st.sampled_from(known))
     like = [t for t in known if t.dtype == x.dtype]
@@ -39,7 +39,7 @@ SPLITS = st.sampled_from([[], [2], [4]])
 
 
 def ordinary(ops, draw, known):
-    """One op of TensorFlow, sometimes with a collective in a branch, a loop or a function."""
+    """One TensorFlow op, sometimes with a collective in a branch, a loop or a function."""
     kind = draw(st.integers(0, 4))
     x, y = draw(st.sampled_from(known)), draw(st.sampled_from(known))
     if kind == 0:
@@ -67,7 +67,7 @@ def collective_body(ops, factors):
 
 @st.composite
 def graphs(draw, ops):
-    """Tensors of a random graph, in the graph that is current."""
+    """Tensors of a random graph, in the current graph."""
     known = []
     for _ in range(2):
         dtype = tf.as_dtype(draw(DTYPES))
@@ -78,7 +78,7 @@ def graphs(draw, ops):
     for _ in range(draw(st.integers(1, 6))):
         make = draw(st.sampled_from([collective, ordinary]))
         made = make(ops, draw, [t for t in known if t.shape.rank == 2])
-        # Rows may have become fewer: what follows takes four again.
+        # There may be fewer rows now; the following ops need four again.
         known += [tf.concat([t, t, t[:0]], 0) if t.shape[0] == 2 else t for t in made]
     return known
 

@@ -1,4 +1,4 @@
-"""From training to inference where tf_hvd is not installed, each step a process of its own."""
+"""From training to inference where tf_hvd is not installed, with a separate process per step."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 from tf_hvd.strip import strip_ops
 
-# What a program begins with that must do without tf_hvd.
+# Beginning of a program that must run without tf_hvd.
 WITHOUT = """
 import sys
 class Absent:
@@ -23,7 +23,7 @@ except ModuleNotFoundError:
 
 
 def run(program, *arguments):
-    """Runs a program with the installed packages; its output."""
+    """Run a program with the installed packages; returns its output."""
     result = subprocess.run(
         [sys.executable, "-P", "-c", program, *map(str, arguments)],
         stdout=subprocess.PIPE,
@@ -98,7 +98,7 @@ for name in sys.argv[2:]:
     check_graph(optimize_for_inference_lib.optimize_for_inference(
         definition, ["x"], ["softmax"], tf.float32.as_datatype_enum))
 try:
-    with tf.Graph().as_default():  # freeze_graph has left the stripped functions in the other one
+    with tf.Graph().as_default():  # freeze_graph has left the stripped functions in the other graph
         v1.train.import_meta_graph(checkpoint + ".meta")
 except tf.errors.NotFoundError as error:
     assert "Op type not registered 'Horovod" in str(error)

@@ -1,4 +1,4 @@
-"""Each op's replacement computes what the op computes at one rank."""
+"""Each op's replacement computes the same as the op on one rank."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ FACTORS = ((1.0, 1.0), (0.1, 1.0), (1.0, -3.7), (1.1, 0.3), (1e30, 1e-30), (-2.0
 
 
 def values(name):
-    """Numbers of a type, with the ends of its range."""
+    """Numbers of a type, including the ends of its range."""
     dtype = tf.as_dtype(name)
     if dtype.is_bool:
         return np.array([True, False, True])
@@ -51,7 +51,7 @@ def test_allreduce_of_each_type(check_stripped, ops, factors):
 
 @pytest.mark.parametrize("factors", FACTORS[:4])
 @pytest.mark.parametrize("wire_dtype", ["float16", "bfloat16"])
-def test_what_the_op_casts_is_rounded_all_the_same(check_stripped, ops, factors, wire_dtype):
+def test_casts_by_the_op_are_rounded_too(check_stripped, ops, factors, wire_dtype):
     def build():
         x = v1.placeholder_with_default(tf.constant(values("float32")), None)
         options = {
@@ -69,7 +69,7 @@ def test_what_the_op_casts_is_rounded_all_the_same(check_stripped, ops, factors,
 
 
 @pytest.mark.parametrize("factor", [float("inf"), float("-inf"), float("nan"), 0.0])
-def test_factors_that_are_no_numbers(check_stripped, ops, factor):
+def test_infinite_and_nan_factors(check_stripped, ops, factor):
     check_stripped(lambda: reduced(ops, (*REAL, *INTEGERS), 1, (factor, 1.0)))
     check_stripped(lambda: reduced(ops, (*REAL, *INTEGERS), 1, (0.5, factor)))
 
@@ -178,7 +178,7 @@ def test_in_place_broadcast_of_resources(check_stripped, ops):
     check_stripped(build, assume_single_process=False)
 
 
-def test_the_table_has_every_op_that_is_registered(ops):
+def test_the_table_has_every_registered_op(ops):
     registered = {
         "Horovod" + name.removeprefix("Horovod") for name in dir(ops) if name.startswith("Horovod")
     }
@@ -186,7 +186,7 @@ def test_the_table_has_every_op_that_is_registered(ops):
 
 
 def test_graphs_of_old_horovod(ops):
-    """Without reduce_op a reduction is a sum, without factors it is not scaled."""
+    """Without reduce_op a reduction is a sum, and without factors it is not scaled."""
     from tf_hvd.strip import strip_ops
 
     graph = tf.compat.v1.GraphDef()

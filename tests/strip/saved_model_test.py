@@ -14,7 +14,7 @@ X = np.arange(6, dtype=np.float32).reshape(3, 2)
 
 
 class Model(tf.Module):
-    """Its functions call collectives in branches, loops and functions that they call."""
+    """Functions with collectives in branches, in loops and in called functions."""
 
     def __init__(self):
         self.weight = tf.Variable([[1.5, -2.0], [0.25, 3.0]])
@@ -66,7 +66,7 @@ def values(loaded):
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """A SavedModel whose one signature needs no other process."""
+    """A SavedModel with a single signature that needs no other process."""
     path = str(tmp_path_factory.mktemp("saved") / "model")
     model = Model()
     tf.saved_model.save(model, path, signatures={"serving_default": model.predict})
@@ -113,7 +113,7 @@ def test_compiled_functions(tmp_path):
         np.testing.assert_array_equal(loaded.predict(X), wanted)
 
 
-def test_where_the_ops_are(saved):
+def test_ops_are_found_in_functions(saved):
     report = find_ops(saved)
     found = {(found.op, found.function.rpartition("_")[0]) for found in report.found}
     assert {op for op, _ in found} == {
@@ -129,7 +129,7 @@ def test_where_the_ops_are(saved):
     assert report.functions > 5
 
 
-def test_the_folder(saved, tmp_path):
+def test_other_files_of_the_folder_are_copied(saved, tmp_path):
     (tmp_path / "model").mkdir()
     model = Model()
     words = tmp_path / "words.txt"
@@ -178,8 +178,8 @@ def test_a_signature_that_only_broadcasts(tmp_path):
     ]
 
 
-def test_outputs_are_for_graphs(saved, tmp_path):
-    with pytest.raises(ValueError, match=r"has signatures and functions.*leave --outputs out"):
+def test_outputs_need_a_plain_graph(saved, tmp_path):
+    with pytest.raises(ValueError, match=r"has signatures and functions.*omit --outputs"):
         strip_ops(saved, str(tmp_path / "out"), outputs=["StatefulPartitionedCall"])
 
 

@@ -1,4 +1,5 @@
-"""`tf_hvd bench`: this library beside what else is installed, and beside what the machine allows.
+"""`tf_hvd bench`: compare this library with other libraries and with the machine's limits.
 
-workloads -> peers -> measure -> report; `training` times whole steps. docs/bench.md.
+The modules `workloads`, `peers`, `measure` and `report` are used in this order. `training` times
+whole steps. See docs/bench.md.
 """

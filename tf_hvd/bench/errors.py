@@ -1,8 +1,8 @@
-"""What ends a benchmark."""
+"""The error that ends a benchmark."""
 
 
 class BenchError(RuntimeError):
-    """A benchmark cannot go on: a wrong result, a peer that failed, a file that cannot be written.
+    """The error that ends a benchmark: a wrong result, a failed peer or an unwritable file.
 
-    Raised on every rank, with the same text.
+    It is raised on every rank with the same text.
     """

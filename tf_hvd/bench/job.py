@@ -1,4 +1,4 @@
-"""The job that a benchmark runs in."""
+"""The job in which a benchmark runs."""
 
 import os
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from tf_hvd.core import _native, basics
 
 
 class RunningJob:
-    """All ranks. Joins them when it is made."""
+    """The job with all ranks in the benchmark. The constructor joins the job."""
 
     def __init__(self) -> None:
         basics.init()
@@ -18,27 +18,27 @@ class RunningJob:
         self.shared = SharedMemory(self.rank, self.size, self.gather)
         self.mpi = RawMpi()
         self.barrier: Callable[[], Any] = collectives.barrier
-        """Spins in shared memory where all ranks share it; else MPI's."""
+        """A barrier that spins in shared memory if all ranks share it, and otherwise uses MPI."""
         if not self.shared.missing:
             self.barrier = self.shared.barrier
         elif not self.mpi.missing and basics.mpi_threads_supported():
             self.barrier = self.mpi.call("Barrier")
 
     def gather(self, value: Any) -> list[Any]:
-        """What each rank has given, in the order of ranks; any object."""
+        """Return the values from all ranks, which may be any objects, in rank order."""
         return objects.allgather_object(value)
 
     def core_latency(self) -> float | None:
-        """The latency in microseconds between the ranks' cores; None if it is not known.
+        """Return the latency in microseconds between the ranks' cores, or None if unknown.
 
-        The largest between rank 0 and another one; the same on all ranks.
+        This is the largest latency between rank 0 and another rank. All ranks get the same value.
         """
         if self.shared.missing or self.size == 1:
             return None
         return float(self.gather(self.shared.latency())[0])
 
     def about(self) -> dict[str, Any]:
-        """What a report says of it; the same on all ranks."""
+        """Return a description of the job for reports. All ranks get the same description."""
         mpi = _native.mpi_version().split(",")[0].partition("\n")[0]
         return {
             "ranks": self.size,

@@ -1,17 +1,16 @@
-// What this machine allows, for `tf_hvd bench`: a barrier and an allreduce
-// between the processes of one machine, with nothing around them; and the
-// latency between cores, for `tf_hvd doctor` as well. No error
-// handling but a time limit, no types but two: what any runtime adds is its
+// The machine's limits, for `tf_hvd bench`: a minimal barrier and allreduce
+// between the processes on one machine. It also measures the latency between
+// cores, which `tf_hvd doctor` shows too. The only error is a timeout, and the
+// only types are float and double, so that any cost beyond this is a runtime's
 // overhead.
 //
-// The allreduce: the ranks walk the buffer in pieces that stay in the cache. Of
-// each piece a rank owns one part. It copies the other parts into its area,
-// adds what the others have copied for it to its own part, in the order of
-// ranks, leaves the sum in its area, and takes the others' sums from theirs.
+// The allreduce: the ranks process the buffer in pieces that stay in the cache.
+// Each rank owns one part of each piece. It copies the other parts into its
+// area and adds the other ranks' copies to its own part, in the order of ranks.
+// It then leaves the sum in its area and copies the other ranks' sums.
 //
-// Every rank calls the functions of a segment in the same order, from one
+// Every rank must call the functions of a segment in the same order, from one
 // thread at a time.
-
 #include <sched.h>
 
 #include <algorithm>
@@ -25,7 +24,7 @@
 namespace {
 
 constexpr int kAreas =
-    2;  // a rank may begin a piece while another ends the last
+    2;  // a rank may begin a piece while another rank finishes the last one
 constexpr int64_t kLine = 64;
 constexpr int64_t kSpins = 2000;
 constexpr std::chrono::seconds kPatience{60};
@@ -34,8 +33,8 @@ struct alignas(kLine) Counter {
   std::atomic<int64_t> arrivals;
 };
 
-// The shared segment, zero at first: a counter for each rank, two for rank 0
-// with each rank, then each rank's areas.
+// The shared segment, initially zero: a counter for each rank, two counters for
+// rank 0 and each rank, then each rank's areas.
 struct Segment {
   char* base;
   int rank;
@@ -45,7 +44,7 @@ struct Segment {
   std::atomic<int64_t>& arrivals(int of) const {
     return (reinterpret_cast<Counter*>(base) + of)->arrivals;
   }
-  // Of rank 0 and `other`: that of the one of them which is `of`.
+  // The counter of rank `of`, among the two for rank 0 and rank `other`.
   std::atomic<int64_t>& pings(int other, int of) const {
     const int index = ranks + 2 * other + (of == 0 ? 0 : 1);
     return (reinterpret_cast<Counter*>(base) + index)->arrivals;
@@ -55,9 +54,9 @@ struct Segment {
   }
 };
 
-// Microseconds of a round in which each of two cores tells the other, so that
-// two lines travel side by side: the median of several times many rounds. -1 if
-// the other has not come within the limit.
+// The microseconds of a round in which two cores signal each other, so that two
+// cache lines travel in parallel. The result is the median of several series of
+// rounds, or -1 if the other rank does not arrive within the limit.
 double Latency(std::atomic<int64_t>* mine, const std::atomic<int64_t>& theirs) {
   constexpr int64_t kRounds = 200;
   std::array<double, 9> medians{};
@@ -65,7 +64,7 @@ double Latency(std::atomic<int64_t>* mine, const std::atomic<int64_t>& theirs) {
   for (double& microseconds : medians) {
     auto begin = std::chrono::steady_clock::now();
     for (int64_t i = 0; i <= kRounds; ++i) {
-      // The first round is the wait for the other.
+      // The first round waits for the other rank.
       if (i == 1) begin = std::chrono::steady_clock::now();
       mine->store(++round, std::memory_order_release);
       for (int64_t spin = 1; theirs.load(std::memory_order_acquire) < round;
@@ -91,7 +90,7 @@ bool BindTo(int core) {
   return sched_setaffinity(0, sizeof(cores), &cores) == 0;
 }
 
-// False if another rank has not come within the limit.
+// Returns false if another rank does not arrive within the limit.
 bool Barrier(const Segment& segment) {
   std::atomic<int64_t>& mine = segment.arrivals(segment.rank);
   const int64_t now = mine.load(std::memory_order_relaxed) + 1;
@@ -113,7 +112,7 @@ bool Barrier(const Segment& segment) {
   return true;
 }
 
-// Which values of a piece a rank owns.
+// The range of a piece's values that a rank owns.
 struct Part {
   int64_t begin;
   int64_t count;
@@ -135,7 +134,7 @@ TF_HVD_VECTOR void Add(const double* from, double* to, int64_t count) {
   for (int64_t i = 0; i < count; ++i) to[i] += from[i];
 }
 
-// to = a + b: one pass where there are two ranks.
+// to = a + b: a single pass for two ranks.
 TF_HVD_VECTOR void Sum(const float* a, const float* b, float* to,
                        int64_t count) {
   for (int64_t i = 0; i < count; ++i) to[i] = a[i] + b[i];
@@ -169,8 +168,8 @@ bool Allreduce(const Segment& segment, const T* input, T* output,
                int64_t count) {
   const int64_t most = segment.piece_bytes / static_cast<int64_t>(sizeof(T));
   for (int64_t begin = 0; begin < count; begin += most) {
-    // The other area than that of the piece before, which may be another
-    // call's.
+    // Uses the other area than the previous piece, which may belong to another
+    // call.
     const int64_t barriers =
         segment.arrivals(segment.rank).load(std::memory_order_relaxed);
     const int64_t index = barriers / 2 % kAreas;
@@ -200,14 +199,14 @@ extern "C" {
 
 #define TF_HVD_EXPORT __attribute__((visibility("default")))
 
-// How many bytes the ranks must share.
+// The number of bytes that the ranks must share.
 TF_HVD_EXPORT int64_t tf_hvd_limits_segment_bytes(int ranks,
                                                   int64_t piece_bytes) {
   return ranks * (3 * kLine + kAreas * piece_bytes);
 }
 
-// Called by rank 0 and by rank `other` at about the same time: microseconds,
-// see Latency.
+// Called by rank 0 and by rank `other` at about the same time; returns
+// microseconds, see Latency.
 TF_HVD_EXPORT double tf_hvd_limits_latency(void* segment, int rank, int ranks,
                                            int other) {
   const Segment shared{static_cast<char*>(segment), rank, ranks, 0};
@@ -215,13 +214,14 @@ TF_HVD_EXPORT double tf_hvd_limits_latency(void* segment, int rank, int ranks,
                  shared.pings(other, rank == 0 ? other : 0));
 }
 
-// The same between two cores of this machine, by a thread on each; -1 if this
-// process may not use one of them.
+// Returns the latency between two cores of this machine, measured with a thread
+// on each, or -1 if this process may not use one of the cores.
 TF_HVD_EXPORT double tf_hvd_limits_core_latency(int first, int second) {
   std::array<Counter, 2> counters{};
   std::array<double, 2> found{};
   const auto run = [&](int me, int core) {
-    // Whoever may not come does not let the other wait for a minute.
+    // If one thread may not use its core, the other thread must not wait for
+    // a minute.
     if (!BindTo(core)) {
       found[me] = -1;
       counters[me].arrivals = INT64_MAX / 2;
@@ -236,13 +236,14 @@ TF_HVD_EXPORT double tf_hvd_limits_core_latency(int first, int second) {
   return std::min(found[0], found[1]);
 }
 
-// 0 when all ranks are here; 1 if one has not come within a minute.
+// Returns 0 when all ranks have arrived, or 1 if a rank does not arrive within
+// a minute.
 TF_HVD_EXPORT int tf_hvd_limits_barrier(void* segment, int rank, int ranks) {
   return Barrier({static_cast<char*>(segment), rank, ranks, 0}) ? 0 : 1;
 }
 
-// The sum over ranks of `count` floats, or doubles, into `output`, which may be
-// `input`. 0, or 1 as above.
+// Writes the sum across all ranks of `count` floats or doubles to `output`,
+// which may be `input`. Returns 0, or 1 as above.
 TF_HVD_EXPORT int tf_hvd_limits_allreduce(void* segment, int rank, int ranks,
                                           int64_t piece_bytes, int is_double,
                                           const void* input, void* output,

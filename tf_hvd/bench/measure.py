@@ -1,4 +1,4 @@
-"""Times the peers in turns: what disturbs the machine meanwhile disturbs them all."""
+"""Interleaved timing of the peers, so that disturbances on the machine affect all of them."""
 
 import dataclasses
 import functools
@@ -21,11 +21,13 @@ class Measurement:
     peer: str
     is_collective: bool
     seconds: tuple[float, ...] = ()
-    """Of a call, for each repetition: the slowest rank's."""
+    """Seconds per call on the slowest rank, one value per repetition."""
     missing: str | None = None
     core_latencies: tuple[float, float] | None = None
-    """The latency in microseconds between the ranks' cores, before and after all peers' turns;
-    None if it is not known. Virtual machines move their cores."""
+    """The latency between the ranks' cores in microseconds, before and after all peers are timed.
+
+    None if unknown. The two latencies differ if a virtual machine moves its cores.
+    """
 
     @property
     def median(self) -> float:
@@ -33,25 +35,25 @@ class Measurement:
 
     @property
     def spread(self) -> tuple[float, float]:
-        """The 10th and the 90th percentile of the repetitions, in seconds."""
+        """The 10th and the 90th percentiles of the repetitions' times, in seconds."""
         low, high = np.percentile(self.seconds, (10, 90))
         return float(low), float(high)
 
     @property
     def algorithm_bandwidth(self) -> float:
-        """The workload's bytes per second."""
+        """The size of the workload divided by the median time, in bytes per second."""
         return self.workload.size_bytes / self.median
 
     @property
     def bus_bandwidth(self) -> float | None:
-        """Bytes per second of a link; None if none is used."""
+        """The bandwidth used on a link, in bytes per second; None if the peer uses no link."""
         if not self.is_collective or self.workload.ranks == 1:
             return None
         return self.algorithm_bandwidth * self.workload.bus_factor
 
 
 def usable(peers: Sequence[Peer], job: RunningJob) -> tuple[list[Peer], dict[str, str]]:
-    """The peers that every rank has, and why the others are not among them."""
+    """Return the peers available on every rank, and the reason why each other peer is missing."""
     reasons = {peer.name: _first(job, peer.missing()) for peer in peers}
     missing = {name: reason for name, reason in reasons.items() if reason}
     return [peer for peer in peers if peer.name not in missing], missing
@@ -60,13 +62,19 @@ def usable(peers: Sequence[Peer], job: RunningJob) -> tuple[list[Peer], dict[str
 def measure(
     peers: Sequence[Peer], workload: Workload, plan: Plan, job: RunningJob
 ) -> list[Measurement]:
-    """Checks each peer's result, then times all in turns.
+    """Check each peer's result, then time all peers interleaved.
+
+    Args:
+      peers: the peers to measure.
+      workload: the operation and its tensors.
+      plan: the numbers of repetitions and calls.
+      job: the running job.
 
     Returns:
-      A measurement of each peer, in their order, the same on all ranks.
+      One measurement per peer, in the order of `peers`, the same on all ranks.
 
     Raises:
-      BenchError: a result is wrong, or a peer failed, on some rank.
+      BenchError: a result is wrong or a peer failed on any rank.
     """
     inputs = values.inputs(workload, job.rank)
     reasons = {peer.name: _first(job, peer.prepare(workload, inputs)) for peer in peers}
@@ -79,7 +87,7 @@ def measure(
         before = job.core_latency()
         calls = plan.calls_of(workload)
         timed = {peer.name: functools.partial(peer.seconds, calls, job.barrier) for peer in ready}
-        seconds = turns(timed, plan.warmup + plan.repetitions, job)
+        seconds = interleaved(timed, plan.warmup + plan.repetitions, job)
         after = job.core_latency()
     finally:
         for peer in peers:
@@ -97,10 +105,10 @@ def measure(
     ]
 
 
-def turns(
+def interleaved(
     timed: Mapping[str, Callable[[], float]], repetitions: int, job: RunningJob
 ) -> dict[str, list[float]]:
-    """The slowest rank's time of each repetition, by the name of what it times."""
+    """Return the slowest rank's time for each repetition in seconds, by name of the timed call."""
     mine: dict[str, list[float]] = {name: [] for name in timed}
     for _ in range(repetitions):
         for name, seconds in timed.items():
@@ -114,7 +122,7 @@ def slowest(ranks: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _first(job: RunningJob, reason: str | None) -> str | None:
-    """The reason of the first rank that has one; the same on all ranks."""
+    """Return the reason from the first rank that has one; all ranks get the same result."""
     return next((each for each in job.gather(reason) if each), None)
 
 

@@ -1,4 +1,4 @@
-"""The native code of the benchmark: the machine's limits (limits.cc), and the MPI that runs."""
+"""The benchmark's native code: the machine's limits (limits.cc) and the loaded MPI."""
 
 import ctypes
 import mmap
@@ -20,7 +20,7 @@ _SUCCESS = 0
 
 
 def core_latency(first: int, second: int) -> float | None:
-    """The latency in microseconds between two cores; None if this process may not use both."""
+    """Return the latency in microseconds between two cores; None if either may not be used."""
     function = ctypes.CDLL(str(_LIBRARY)).tf_hvd_limits_core_latency
     function.restype = ctypes.c_double
     latency = float(function(first, second))
@@ -32,7 +32,7 @@ def address(array: np.ndarray) -> ctypes.c_void_p:
 
 
 class SharedMemory:
-    """A segment that all ranks of one machine see, with a barrier and an allreduce on it."""
+    """A segment shared by all ranks on one machine, with a barrier and an allreduce on it."""
 
     PIECE_BYTES = 1 << 19
 
@@ -62,21 +62,22 @@ class SharedMemory:
             self._base = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(self._segment)))
 
     def barrier(self) -> None:
-        """Returns when all ranks have called it; spins.
+        """Wait, spinning, until all ranks have called this method.
 
         Raises:
-          BenchError: a rank has not come within a minute.
+          BenchError: a rank does not arrive within a minute.
         """
         if self._library.tf_hvd_limits_barrier(self._base, self._rank, self._ranks) != _SUCCESS:
             raise BenchError("a rank did not reach the barrier within a minute")
 
     def latency(self) -> float:
-        """The latency in microseconds between rank 0's core and the farthest other rank's.
+        """Return the largest latency between rank 0's core and another core, in microseconds.
 
-        To be called on all ranks; 0.0 on one rank alone. A rank other than 0 gets its own.
+        All ranks must call this method. Each rank except rank 0 gets only the latency to its own
+        core. In a single-rank job, the latency is 0.0.
 
         Raises:
-          BenchError: a rank has not come within a minute.
+          BenchError: a rank does not arrive within a minute.
         """
         farthest = 0.0
         for other in range(1, self._ranks):
@@ -90,9 +91,10 @@ class SharedMemory:
         return farthest
 
     def allreduce(self, values: np.ndarray) -> Callable[[], None]:
-        """A call that sums float32 or float64 in place, to be made as long as `values` are there.
+        """Return a function that sums float32 or float64 `values` across all ranks in place.
 
-        It raises BenchError if a rank has not come within a minute.
+        The function is valid as long as `values` exists. It raises BenchError if a rank does not
+        arrive within a minute.
         """
         data = address(values)
         words = (
@@ -100,7 +102,7 @@ class SharedMemory:
             *(values.dtype == np.float64, data, data, values.size),
         )
 
-        def call() -> None:  # keeps the segment, and with it what `words` point to
+        def call() -> None:  # keeps alive the segment that `words` points to
             if self._library.tf_hvd_limits_allreduce(*words) != _SUCCESS:
                 raise BenchError("a rank did not reach the allreduce within a minute")
 
@@ -108,7 +110,7 @@ class SharedMemory:
 
 
 def _create(size: int) -> tuple[str, str]:
-    """A file of zeros: its path, or empty and the reason why there is none."""
+    """Create a file of zeros. Return its path and "", or on failure "" and the reason."""
     try:
         descriptor, name = tempfile.mkstemp(prefix="tf_hvd_bench.", dir=_FOLDER)
     except OSError as error:
@@ -134,7 +136,7 @@ def _open(name: str, size: int) -> mmap.mmap | None:
         os.close(descriptor)
 
 
-# MPICH's handles are numbers that its ABI fixes; Open MPI's are addresses of its symbols.
+# MPICH's handles are numbers fixed by its ABI; Open MPI's are addresses of its symbols.
 _MPICH = {
     "world": 0x44000000,
     "sum": 0x58000003,
@@ -152,15 +154,15 @@ _OPEN_MPI = {
 }
 _OPEN_MPI_IN_PLACE = 1
 MOST_VALUES = 2**31 - 1
-"""MPI counts with an int."""
+"""The maximum number of values in a call, because MPI counts have the type int."""
 
 
 class RawMpi:
-    """The MPI library that this process has loaded, called without anything between."""
+    """The MPI library that this process has loaded, called directly."""
 
     def __init__(self) -> None:
         path = _loaded_mpi()
-        self.missing = None if path else "no MPI runs in this process"
+        self.missing = None if path else "MPI is not running in this process"
         self.summed = frozenset({"float32", "float64"})
         if path is None:
             return
@@ -176,12 +178,12 @@ class RawMpi:
         return ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(self._library, symbol)))
 
     def call(self, function: str, *arguments: Any) -> Callable[[], None]:
-        """A call of MPI on all ranks, to be made many times.
+        """Return a function that calls an MPI function; all ranks must call it.
 
         Args:
-          function: the name, without `MPI_`.
-          *arguments: addresses of buffers, which the caller keeps, counts, and names of handles;
-            the communicator is added.
+          function: name of the MPI function, without `MPI_`.
+          *arguments: addresses of buffers (which the caller keeps alive), counts, and names of
+            handles, without the communicator.
         """
         words = [self._handles[word] if isinstance(word, str) else word for word in arguments]
         entry = getattr(self._library, f"MPI_{function}")

@@ -1,4 +1,4 @@
-"""Draws what was measured: times and bandwidths over sizes, bars for peers of a gradient set."""
+"""Plots of measurements: times and bandwidths by size, and bar charts for gradient sets."""
 
 import importlib
 from collections.abc import Sequence
@@ -10,13 +10,17 @@ from tf_hvd.bench.errors import BenchError
 from tf_hvd.bench.measure import Measurement
 from tf_hvd.core import files
 
-_WIDTH, _HEIGHT = 11.0, 4.0  # inches, of each row of panels
-_LABELS = 8  # of sizes, below an axis
+_WIDTH, _HEIGHT = 11.0, 4.0  # inches per row of panels
+_LABELS = 8  # maximum number of sizes below an axis
 _MILLI, _MICRO, _GIGA = 1e3, 1e6, 1e9
 
 
 def write(path: str, measurements: Sequence[Measurement]) -> None:
-    """Draws a row of panels for each operation, type and mode into a .png or .svg file.
+    """Draw a row of panels for each operation, type and mode, and save it as a .png or .svg file.
+
+    Args:
+      path: path of the file.
+      measurements: the measurements for all workloads and peers.
 
     Raises:
       BenchError: the file cannot be written.
@@ -47,7 +51,7 @@ def drawn(measurements: Sequence[Measurement]) -> Any:
             axes, beside = (figure.add_subplot(grid[number, place]) for place in (0, 1))
             _curves(axes, row)
             _bandwidths(beside, row)
-            # Beside the lines, of which it would cover one.
+            # The legend is outside the axes, where it covers no line.
             place = {"loc": "center left", "bbox_to_anchor": (1.02, 0.5)}
             beside.legend(*axes.get_legend_handles_labels(), **place, frameon=False)
         axes.set_title(title, loc="left")
@@ -62,7 +66,7 @@ def _by_peer(measurements: Sequence[Measurement]) -> dict[str, list[Measurement]
 
 
 def _curves(axes: Any, measurements: Sequence[Measurement]) -> None:
-    """Medians, and what lies between the percentiles of the table."""
+    """Plot the medians and the range between the percentiles shown in the table."""
     for number, (peer, its) in enumerate(_by_peer(measurements).items()):
         sizes = [each.workload.size_bytes for each in its]
         medians = [each.median * _MICRO for each in its]

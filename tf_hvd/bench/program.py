@@ -1,4 +1,4 @@
-"""What a rank of `tf_hvd bench` does."""
+"""The program that each rank of `tf_hvd bench` runs."""
 
 from collections.abc import Callable, Sequence
 
@@ -25,7 +25,7 @@ def peers_of(names: Sequence[str], job: RunningJob) -> list[Peer]:
 
 
 def run(settings: Settings, job: RunningJob, others: Sequence[Peer] = ()) -> None:
-    """Measures the peers that `settings` names, and `others`; reports on rank 0.
+    """Measure `others` and the peers named in `settings`; report the results on rank 0.
 
     Raises:
       BenchError: a result is wrong, a peer failed, or a report cannot be written.

@@ -1,4 +1,4 @@
-"""What rank 0 shows: a table that grows, plain lines where no terminal looks on, or JSON."""
+"""Rank 0's output: a growing table on a terminal, plain lines in other output, or JSON."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ from tf_hvd.bench.measure import Measurement
 from tf_hvd.bench.training import StepTimes
 
 REFERENCE = "tf_hvd"
-"""The peer that the others' times are compared with."""
+"""The peer that all other peers are compared with."""
 JSON_VERSION = 1
 HEADINGS = (
     "workload", "peer", "median", "p10 to p90", "algorithm GB/s", "bus GB/s", "than tf_hvd",
@@ -23,12 +23,12 @@ HEADINGS = (
 )  # fmt: skip
 _WIDTHS = (34, 13, 9, 18, 14, 9, 13, 12)
 _EVEN = 1.005
-"""Below this ratio two times are the same, as it is shown."""
+"""Two times are displayed as equal if their ratio is below this value."""
 _GIGA = 1e9
 
 
 def duration(seconds: float) -> str:
-    """Three digits or more, with the unit that suits."""
+    """Return a duration as text, with at least three digits and a suitable unit."""
     for limit, factor, unit in ((1e-3, 1e6, "us"), (1.0, 1e3, "ms")):
         if seconds < limit:
             return f"{seconds * factor:.1f} {unit}"
@@ -36,14 +36,14 @@ def duration(seconds: float) -> str:
 
 
 def between(low: float, high: float) -> str:
-    """Two durations; the unit once if it is the same."""
+    """Return a range of durations as text; a common unit appears only once."""
     first, last = duration(low), duration(high)
     unit = last[last.index(" ") :]
     return f"{first.removesuffix(unit)} to {last}"
 
 
 def compared(seconds: float, reference: float) -> str:
-    """How a time compares with another: `2.50 x faster`, `12 x slower`."""
+    """Return a comparison of a time with a reference time, such as `2.50 x faster`."""
     ratio = max(seconds, reference) / min(seconds, reference)
     if ratio < _EVEN:
         return "the same"
@@ -52,7 +52,12 @@ def compared(seconds: float, reference: float) -> str:
 
 
 def cells(measurement: Measurement, reference: float | None) -> tuple[str, ...]:
-    """A row of the table, without its last column; `reference`: the seconds of REFERENCE."""
+    """Return a row of the table without its last column.
+
+    Args:
+      measurement: the measurement of one peer.
+      reference: the median time of the peer REFERENCE in seconds; None if it was not measured.
+    """
     bus = measurement.bus_bandwidth
     is_reference = measurement.peer == REFERENCE
     return (
@@ -67,13 +72,13 @@ def cells(measurement: Measurement, reference: float | None) -> tuple[str, ...]:
 
 
 def cores_apart(measurement: Measurement) -> str:
-    """The latency between the ranks' cores before and after, in microseconds."""
+    """Return the latency between the ranks' cores before and after the timing, as text."""
     found = measurement.core_latencies
     return "" if found is None else f"{found[0]:.2f}, {found[1]:.2f} us"
 
 
 def rows(measurements: Sequence[Measurement]) -> Iterator[tuple[str, ...]]:
-    """The table's rows for one workload; the first names it."""
+    """Yield the table's rows for one workload; only the first row has the workload's name."""
     times = {each.peer: each.median for each in measurements if not each.missing}
     name = str(measurements[0].workload) if measurements else ""
     apart = next((cores_apart(each) for each in measurements if not each.missing), "")
@@ -102,22 +107,22 @@ def _span(cores: Sequence[int]) -> str:
 
 
 class Report(contextlib.AbstractContextManager["Report"]):
-    """Shows nothing: what all ranks but one do."""
+    """A report that prints nothing; used on all ranks except rank 0."""
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is to be ended."""
+        """Do nothing."""
 
     def begin(self, about: Mapping[str, Any], missing: Mapping[str, str]) -> None:
-        """What runs where, and which peers are not here, with the reason."""
+        """Report the job, and the missing peers with the reasons why they are missing."""
 
     def add(self, measurements: Sequence[Measurement]) -> None:
-        """All peers of one workload."""
+        """Report the measurements of all peers for one workload."""
 
     def add_training(self, times: StepTimes) -> None:
-        """The times of a training step."""
+        """Report the times of a training step."""
 
     def end(self, command: str) -> None:
-        """How it is repeated."""
+        """Report the command that repeats the benchmark."""
 
 
 class Shown(Report):
@@ -159,7 +164,7 @@ class Shown(Report):
     def _line(self, row: Sequence[str]) -> None:
         if not self._table.row_count:
             self._say(_aligned(HEADINGS))
-            self._table.add_row()  # the heading is there now
+            self._table.add_row()  # prints the heading
         self._say(_aligned(row))
 
     def add_training(self, times: StepTimes) -> None:
@@ -197,7 +202,7 @@ class AsJson(Report):
 
 
 def as_json(measurement: Measurement) -> dict[str, Any]:
-    """A measurement's values: times in seconds, bandwidths in bytes per second."""
+    """Return a measurement as a dict, with times in seconds and bandwidths in bytes per second."""
     work = measurement.workload
     values: dict[str, Any] = {
         "operation": work.operation,

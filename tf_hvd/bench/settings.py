@@ -1,4 +1,8 @@
-"""What the user asked `tf_hvd bench` for. Imports nothing large: the launcher checks it first."""
+"""The options for `tf_hvd bench`.
+
+This module imports no large modules, because the launcher imports it to check the options before it
+starts a job.
+"""
 
 import dataclasses
 import importlib.util
@@ -21,9 +25,9 @@ _SMALL_CALLS = 20
 class Plan:
     repetitions: int = 30
     warmup: int = 3
-    """Repetitions before those that count."""
+    """Number of repetitions before the timed repetitions."""
     calls: int = 0
-    """Calls in a repetition, which follow on one barrier; 0: more than one for a small workload."""
+    """Number of calls per repetition, after one barrier; 0 to derive it from the size."""
 
     def calls_of(self, workload: Workload) -> int:
         small = workload.size_bytes <= _SMALL_BYTES
@@ -32,29 +36,29 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The same on all ranks."""
+    """The options for `tf_hvd bench`. They are the same on all ranks."""
 
     sizes: tuple[str, ...] = ()
     operations: tuple[str, ...] = ("allreduce",)
     dtypes: tuple[str, ...] = ("float32",)
     gradients: tuple[str, ...] = ()
     mode: str = ""
-    """Empty: eager for sizes, a tf.function for gradients."""
+    """One of MODES; empty for `eager` with sizes and `function` with gradients."""
     peers: tuple[str, ...] = PEERS
     plan: Plan = dataclasses.field(default_factory=Plan)
     training: str = ""
-    """One of TRAININGS, or empty."""
+    """One of TRAININGS; empty to time no training step."""
     json: bool = False
     plot: str = ""
-    """The file to draw to, or empty."""
+    """The path of the plot; empty for no plot."""
     command: str = ""
-    """What the report says to repeat."""
+    """The command line that repeats the benchmark; printed in the report."""
 
     def workloads(self, ranks: int) -> list[Workload]:
-        """What to measure, in the order of the user's words.
+        """Return the workloads to measure, in the order of the values in the user's options.
 
         Raises:
-          ValueError: there is no such size, operation, type, mode or model.
+          ValueError: a size, operation, type, mode or model does not exist.
         """
         found = []
         for operation, dtype in itertools.product(self.operations, self.dtypes):
@@ -67,10 +71,10 @@ class Settings:
         return found
 
     def check(self) -> None:
-        """Says what cannot be done, before a job is started for it.
+        """Check the options before a job starts.
 
         Raises:
-          ValueError: there is no such thing; the text lists those that there are.
+          ValueError: an option is invalid; the text lists the valid values.
         """
         for kind, names, known in (
             ("operation", self.operations, workloads.OPERATIONS),
@@ -81,19 +85,19 @@ class Settings:
                 if name not in known:
                     raise ValueError(f"unknown {kind} {name!r}; choose from {', '.join(known)}")
         if not self.workloads(1) and (self.plot or not self.training):
-            raise ValueError("nothing to measure, or to plot: give --sizes or --gradients")
+            raise ValueError("nothing to measure or plot: pass --sizes or --gradients")
         if self.plot:
             _check_plot(pathlib.Path(self.plot))
 
 
 def _check_plot(file: pathlib.Path) -> None:
     if file.suffix.lower() not in PLOTS:
-        raise ValueError(f"--plot {file}: the name must end in {' or '.join(PLOTS)}")
+        raise ValueError(f"--plot {file}: the file name must end in {' or '.join(PLOTS)}")
     if not file.resolve().parent.is_dir():
-        raise ValueError(f"--plot {file}: there is no folder {file.resolve().parent}")
+        raise ValueError(f"--plot {file}: folder {file.resolve().parent} does not exist")
     try:
         files.check_target(file)
     except OSError as error:
         raise ValueError(f"--plot {files.reason(error)}") from error
     if importlib.util.find_spec("matplotlib") is None:
-        raise ValueError("--plot needs matplotlib: pip install 'tf_hvd[bench]'")
+        raise ValueError("--plot needs matplotlib; run: pip install 'tf_hvd[bench]'")

@@ -1,4 +1,4 @@
-"""Times a training step with and without the reduction of its gradients."""
+"""Timing of a training step with and without the reduction of its gradients."""
 
 import dataclasses
 import functools
@@ -11,26 +11,27 @@ import numpy as np
 import tensorflow as tf
 
 from tf_hvd.bench.job import RunningJob
-from tf_hvd.bench.measure import turns
+from tf_hvd.bench.measure import interleaved
 from tf_hvd.bench.peers.base import timed
 from tf_hvd.bench.settings import Plan
 from tf_hvd.collectives import collectives, reduce_ops, variables
 from tf_hvd.core import basics
-from tf_hvd.keras import DistributedOptimizer, unguarded
+from tf_hvd.keras.any_optimizer import DistributedOptimizer
 from tf_hvd.training import gradient_tape
+from tf_hvd.training.guard import unguarded
 
 _BATCH = 32
 _PIXELS, _CLASSES = 32, 10
 _RATE = 0.001
 _FILTERS = (32, 64, 128)
-# Of a normal distribution, on both sides of 95 % of it.
+# The 95 % interval of a normal distribution, in standard deviations on each side.
 _DEVIATIONS = 1.96
 _MOST_ROUNDS = 5
 
 
 @dataclasses.dataclass(frozen=True)
 class StepTimes:
-    """Seconds, those of the slowest rank, of repetitions that took turns."""
+    """The times of interleaved repetitions on the slowest rank, in seconds."""
 
     kind: str
     tensors: int
@@ -38,7 +39,7 @@ class StepTimes:
     with_reduction: tuple[float, ...] = ()
     without: tuple[float, ...] = ()
     reduction: tuple[float, ...] = ()
-    """Of the same gradients, alone."""
+    """The times for reducing the same gradients without a training step."""
 
     def extended(self, seconds: Mapping[str, Sequence[float]]) -> "StepTimes":
         more: dict[str, Any] = {
@@ -47,51 +48,51 @@ class StepTimes:
         return dataclasses.replace(self, **more)
 
     def _waited(self) -> list[float]:
-        """What each repetition's step took longer with the reduction, in order of size."""
+        """Return the times that the reduction adds to the step, in seconds, sorted."""
         pairs = zip(self.with_reduction, self.without, strict=True)
         return sorted(slow - fast for slow, fast in pairs)
 
     @property
     def exposed(self) -> float:
-        """The share of the reduction that the step waits for: 0 is hidden, 1 is not.
+        """The fraction of the reduction time that the step waits for: 0 if all of it is hidden.
 
-        A step of which a reduction disturbs the computing beside it may pass 1.
+        The fraction may exceed 1 if the reduction slows down the concurrent computation.
         """
         return statistics.median(self._waited()) / statistics.median(self.reduction)
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where that share lies by the repetitions: 95 of 100 such intervals hold it.
+        """The 95 % confidence interval of the exposed fraction.
 
-        Two of the differences in order of size, as many places from either end as the binomial
-        distribution has it for a median. It asks nothing of how the times are distributed.
+        Its ends are two of the sorted differences, chosen with the binomial distribution for a
+        median. The interval does not depend on the distribution of the times.
         """
         waited = self._waited()
         place = max(0, int((len(waited) - _DEVIATIONS * math.sqrt(len(waited))) / 2))
-        alone = statistics.median(self.reduction)
-        return waited[place] / alone, waited[-1 - place] / alone
+        total = statistics.median(self.reduction)
+        return waited[place] / total, waited[-1 - place] / total
 
     @property
-    def is_told(self) -> bool:
-        """Whether the share is larger than what is not known of it."""
+    def is_known(self) -> bool:
+        """Whether the exposed fraction is larger than its uncertainty."""
         low, high = self.interval
         return high - low < self.exposed
 
     def text(self) -> str:
-        with_reduction, without, alone = (
+        with_reduction, without, reduction = (
             f"{statistics.median(each) * 1e3:.2f} ms"
             for each in (self.with_reduction, self.without, self.reduction)
         )
         return (
             f"{self.kind}: a step with the reduction {with_reduction}, without {without}; the "
-            f"reduction alone ({self.tensors} tensors, {self.size_bytes / 2**20:.1f} MiB) {alone}; "
-            f"exposed {self._share()} ({len(self.reduction)} repetitions)"
+            f"reduction on its own ({self.tensors} tensors, {self.size_bytes / 2**20:.1f} MiB) "
+            f"{reduction}; exposed {self._share()} ({len(self.reduction)} repetitions)"
         )
 
     def _share(self) -> str:
         low, high = self.interval
-        if self.is_told:
-            return f"{self.exposed:.0%} of it, {low:.0%} to {high:.0%} by their spread"
+        if self.is_known:
+            return f"{self.exposed:.0%} of it, 95% interval {low:.0%} to {high:.0%}"
         if high <= 0:
             return "0% of it: steps with the reduction were no slower"
         share = f"at most {high:.0%}" if low <= 0 else f"{low:.0%} to {high:.0%}"
@@ -114,7 +115,10 @@ class StepTimes:
 
 
 def measure_steps(kind: str, plan: Plan, job: RunningJob) -> StepTimes:
-    """Times the three in turns, equally often. The plan's number of calls is not used."""
+    """Time the step with the reduction, the step without it, and the reduction on its own.
+
+    The timings are interleaved and equally frequent. The plan's number of calls is not used.
+    """
     makers = {"keras": _keras_step, "tape": _tape_step}
     model = _model()
     weights = model.trainable_variables
@@ -130,17 +134,20 @@ def measure_steps(kind: str, plan: Plan, job: RunningJob) -> StepTimes:
     steps = {name: functools.partial(timed, call, 1, job.barrier) for name, call in calls.items()}
     size = sum(int(np.prod(each.shape)) * each.dtype.size for each in gradients)
     with unguarded():
-        turns(steps, plan.warmup, job)
+        interleaved(steps, plan.warmup, job)
         return repeated(
-            StepTimes(kind, len(weights), size), lambda: turns(steps, plan.repetitions, job)
+            StepTimes(kind, len(weights), size), lambda: interleaved(steps, plan.repetitions, job)
         )
 
 
 def repeated(times: StepTimes, measured: Callable[[], Mapping[str, Sequence[float]]]) -> StepTimes:
-    """Adds repetitions, the same on all ranks, until they tell the share or are too many."""
+    """Add repetitions until the exposed fraction is known or a limit is reached.
+
+    All ranks add the same number of repetitions.
+    """
     for _ in range(_MOST_ROUNDS):
         times = times.extended(measured())
-        if times.is_told:
+        if times.is_known:
             break
     return times
 
@@ -151,7 +158,7 @@ def _reduce(gradients: list[Any]) -> Any:
 
 
 def _model() -> Any:
-    """A small convolutional network; the first weights are those of rank 0 on all ranks."""
+    """Return a small convolutional network with rank 0's initial weights on all ranks."""
     layers = tf.keras.layers
     model = tf.keras.Sequential([tf.keras.Input((_PIXELS, _PIXELS, 3))])
     for filters in _FILTERS:

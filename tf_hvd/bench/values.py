@@ -1,6 +1,6 @@
-"""What each rank gives to an operation, and what it must get.
+"""The inputs to an operation on each rank, and the expected results.
 
-Values are 0, 1 and 2, whose sums over a hundred ranks are exact in every type.
+The values are 0, 1 and 2, so sums across a hundred ranks are exact in every type.
 """
 
 import math
@@ -25,7 +25,7 @@ def _values(rank: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
 
 
 def inputs(workload: Workload, rank: int) -> list[np.ndarray]:
-    """What a rank gives: of an allgather its own part, of all others the whole."""
+    """Return a rank's inputs: for an allgather the rank's part, otherwise the whole tensors."""
     shapes = workload.shapes
     if workload.operation == "allgather":
         shapes = tuple((math.prod(shape) // workload.ranks,) for shape in shapes)
@@ -46,7 +46,7 @@ def _output(workload: Workload, rank: int, shape: tuple[int, ...]) -> np.ndarray
     mine = slice(part * rank, part * (rank + 1))
     if workload.operation == "alltoall":
         return np.concatenate([_values(other, shape, dtype)[mine] for other in ranks])
-    # The sums repeat as the values do: those of the first are those of all.
+    # The sums have the same period as the values, so one period of sums is enough.
     few = sum(_values(other, (_VALUES,), "float64") for other in ranks)
     total = np.resize(np.asarray(few).astype(numpy_type(dtype)), shape)
     return total[mine] if workload.kind.yields is Yield.OWN_ROWS else total

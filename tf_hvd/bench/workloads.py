@@ -1,4 +1,4 @@
-"""What is measured: tensors of one size, or the gradients of a model, and one operation on them."""
+"""The workloads: operations on tensors of one size or on a model's gradients."""
 
 import dataclasses
 import math
@@ -11,7 +11,7 @@ Shape = tuple[int, ...]
 OPERATIONS = tuple(OF_TENSORS)
 GROUPED = tuple(name for name, kind in OF_TENSORS.items() if kind.grouped)
 MODES = ("eager", "function", "grouped")
-"""One eager call for each tensor; all of them in a tf.function; one grouped call in a function."""
+"""One eager call per tensor; all calls in a tf.function; one grouped call in a tf.function."""
 ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30}
@@ -19,15 +19,15 @@ _UNITS = {"": 0, "K": 10, "M": 20, "G": 30}
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """One operation on tensors of these shapes, the same on all ranks."""
+    """One operation on tensors with given shapes. The workload is the same on all ranks."""
 
     name: str
-    """A size as the user gave it, or the name of a gradient set."""
+    """The size as the user entered it, or the name of a gradient set."""
     operation: str
     dtype: str
     mode: str
     shapes: tuple[Shape, ...]
-    """Of the whole data: of what all ranks have gathered, and of what each has to scatter."""
+    """The shapes of the whole data: the result of a gather, or the input of a scatter."""
     ranks: int
 
     @property
@@ -40,12 +40,12 @@ class Workload:
 
     @property
     def size_bytes(self) -> int:
-        """The size by which nccl-tests computes bandwidths."""
+        """The size in bytes that nccl-tests uses to compute bandwidths."""
         return self.elements * ITEM_BYTES[self.dtype]
 
     @property
     def bus_factor(self) -> float:
-        """What a link carries for each byte of the size, as nccl-tests' PERFORMANCE.md has it."""
+        """The bytes sent on a link per byte of `size_bytes`, as in PERFORMANCE.md in nccl-tests."""
         others = (self.ranks - 1) / self.ranks
         return {"allreduce": 2 * others, "broadcast": 1.0}.get(self.operation, others)
 
@@ -54,24 +54,32 @@ class Workload:
 
 
 def parse_bytes(text: str) -> int:
-    """The bytes that a text such as `4`, `64K` or `1M` stands for: K is 1024.
+    """Parse a size in bytes such as `4`, `64K` or `1M`, where K is 1024.
 
     Raises:
-      ValueError: it is not a size.
+      ValueError: the text is not a size.
     """
     number, unit = text.strip().upper().removesuffix("B").removesuffix("I"), ""
     if number[-1:] in _UNITS:
         number, unit = number[:-1], number[-1:]
     if not (number.isascii() and number.isdigit() and int(number) > 0):
-        raise ValueError(f"{text!r} is not a size: for example 4, 64K or 16M")
+        raise ValueError(f"{text!r} is not a size; use, for example, 4, 64K or 16M")
     return int(number) << _UNITS[unit]
 
 
 def of_size(size: str, operation: str, dtype: str, mode: str, ranks: int) -> Workload:
-    """One tensor of about this size: at least a value for each rank, the same number for each.
+    """Return a workload of one tensor.
+
+    Args:
+      size: approximate size in bytes, such as `64K`. The tensor has the same number of values for
+        each rank, at least one.
+      operation: one of OPERATIONS.
+      dtype: element type, a key of ITEM_BYTES.
+      mode: one of MODES.
+      ranks: number of ranks.
 
     Raises:
-      ValueError: it is not a size, or there is no grouped form.
+      ValueError: the size is invalid, or the operation has no grouped form.
     """
     count = max(1, parse_bytes(size) // ITEM_BYTES[dtype])
     _check_mode(operation, mode)
@@ -79,10 +87,19 @@ def of_size(size: str, operation: str, dtype: str, mode: str, ranks: int) -> Wor
 
 
 def of_gradients(name: str, operation: str, dtype: str, mode: str, ranks: int) -> Workload:
-    """The gradients of a model; for what needs a share for each rank, their values in one row.
+    """Return a workload with the gradients of a model.
+
+    For operations that need equal shares for all ranks, all values form one row.
+
+    Args:
+      name: name of the model, a key of GRADIENT_SETS.
+      operation: one of OPERATIONS.
+      dtype: element type, a key of ITEM_BYTES.
+      mode: one of MODES.
+      ranks: number of ranks.
 
     Raises:
-      ValueError: there is no such model, or no grouped form.
+      ValueError: the model is unknown, or the operation has no grouped form.
     """
     if name not in GRADIENT_SETS:
         raise ValueError(f"unknown model {name!r}; choose from {', '.join(GRADIENT_SETS)}")
@@ -92,7 +109,7 @@ def of_gradients(name: str, operation: str, dtype: str, mode: str, ranks: int) -
 
 
 def _shared(shape: Shape, operation: str, ranks: int) -> Shape:
-    # What takes tensors as they are; the others need equally many values for each rank.
+    # Some operations accept tensors of any shape; the rest need equal shares for all ranks.
     if OF_TENSORS[operation].yields is Yield.WHOLE:
         return shape
     return (max(1, math.prod(shape) // ranks) * ranks,)
@@ -104,7 +121,7 @@ def _check_mode(operation: str, mode: str) -> None:
 
 
 def _with_norm(kernel: Shape) -> Iterator[Shape]:
-    """A kernel and the scale and offset of the normalization behind it."""
+    """Yield the shapes of a kernel and of the following normalization's scale and offset."""
     yield kernel
     yield from [(kernel[-1],)] * 2
 
@@ -115,7 +132,7 @@ def _with_bias(kernel: Shape) -> Iterator[Shape]:
 
 
 def _resnet50() -> Iterator[Shape]:
-    """He et al. 2015, table 1, 50 layers; convolutions have no biases."""
+    """Yield the shapes in He et al. 2015, table 1, for 50 layers. Convolutions have no biases."""
     yield from _with_norm((7, 7, 3, 64))
     inputs = 64
     for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
@@ -130,7 +147,7 @@ def _resnet50() -> Iterator[Shape]:
 
 
 def _vgg16() -> Iterator[Shape]:
-    """Simonyan and Zisserman 2014, table 1, column D."""
+    """Yield the shapes in Simonyan and Zisserman 2014, table 1, column D."""
     inputs = 3
     for width, layers in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
         for _ in range(layers):
@@ -142,7 +159,7 @@ def _vgg16() -> Iterator[Shape]:
 
 
 def _bert_large() -> Iterator[Shape]:
-    """Devlin et al. 2018, BERT-large uncased, with the pooler and without a head."""
+    """Yield the shapes of BERT-large uncased (Devlin et al. 2018), with a pooler but no head."""
     width, inner = 1024, 4096
     for rows in (30522, 512, 2):  # words, positions, segments
         yield (rows, width)

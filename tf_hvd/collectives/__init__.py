@@ -1,1 +1,1 @@
-"""Collectives as functions of tensors, with their derivatives."""
+"""Collectives as functions on tensors, with their derivatives."""

@@ -1,6 +1,6 @@
-"""The one place where the collective ops are called; knows nothing but names.
+"""Thin wrappers around the collective ops. No other module calls these ops.
 
-What the rest of the package calls; users call what collectives.py has.
+Internal: the rest of the package calls these functions. Users call the functions in collectives.py.
 """
 
 import functools
@@ -22,27 +22,26 @@ from tf_hvd.core.tensorflow_hooks import (
     parallel_dataset,
 )
 
-# Runs the collective on the members with these numbers, under this name and with
-# these names of the members; returns one result for each.
+# Runs the collective on some members. Arguments: the members' numbers, the request's name, and
+# the members' names. Returns one result for each member.
 GroupCall = Callable[[list[int], str | None, list[str]], list[Any]]
 
 
 def _node_name(op_type: str, tensors: Sequence[Any]) -> str:
-    """The graph node's name where the caller gave none; the rules are in collectives.py."""
+    """Return the default name of the op's graph node; collectives.py has the rules."""
     names = [str(t.name) for t in (tensors[0], tensors[-1])]
-    # A tensor made eagerly enters a function under a number that this process
-    # counted ("2852:0"): it says nothing to the other ranks.
+    # In a function, the name of an eager tensor is a number such as "2852:0". This number depends
+    # on the process and means nothing to the other ranks.
     known = [name for name in names if not re.fullmatch(r"\d+(_\d+)*:\d+", name)]
     known = [re.sub(r"[^A-Za-z0-9_]", "_", name) for name in known]
     return "_".join([op_type, *dict.fromkeys(known)])
 
 
 def _refuse_parallel_dataset(op_type: str) -> None:
-    """Raises if a dataset that runs its function in parallel is tracing it now.
+    """Raise if a dataset that runs its function in parallel is being traced now.
 
-    Its elements have one name and come in any order, so that element 3 of one
-    rank would be reduced with element 0 of another. Two at once are an error of
-    the runtime too, but calls that happen not to overlap would not be noticed.
+    All elements would use one name and run in any order. Element 3 on one rank could then be
+    reduced with element 0 on another. The runtime refuses such calls only if they overlap.
     """
     dataset = parallel_dataset()
     if dataset is not None:
@@ -50,8 +49,8 @@ def _refuse_parallel_dataset(op_type: str) -> None:
             None,
             None,
             f"{op_type} in a parallel tf.data function ({dataset}): the order of its "
-            "elements differs between ranks. Use num_parallel_calls=None there, or call "
-            "the collective outside of the dataset.",
+            "elements differs between ranks. Use num_parallel_calls=None for this dataset, or "
+            "call the collective outside of it.",
         )
 
 
@@ -63,24 +62,28 @@ def run(
     process_set: ProcessSet | int,
     **attributes: Any,
 ) -> Any:
-    """Adds the op to the graph, or runs it.
+    """Run the op in eager mode, or add it to the graph.
 
-    An eager call's name travels by a thread-local, not by an attribute: each new
-    value of an attribute would make TensorFlow build and keep another kernel. It
-    therefore has no effect under TensorFlow's asynchronous eager executor.
+    An eager call passes its name through a thread-local variable, not as an attribute. TensorFlow
+    would build and keep another kernel for each new value of an attribute. The name therefore has
+    no effect under TensorFlow's asynchronous eager executor.
 
     Args:
-      function: TensorFlow's wrapper of the op.
+      function: TensorFlow's wrapper for the op.
       op_type: the op's name.
-      inputs: what a default name is made of: a tensor, a list of tensors for an
-        op that takes a list, or None for an op without inputs.
-      name: name of the request, None for the default.
-      process_set: who takes part; an op's gradient knows the set's number only.
+      inputs: the op's first input: a tensor, a list of tensors, or None if the op has no inputs.
+        The input's name is part of the default name.
+      name: name of the request; None for the default name.
+      process_set: the participating ranks, as a ProcessSet or as the set's number (an op's
+        gradient knows only the number).
       attributes: the op's attributes, and its inputs after the first.
 
+    Returns:
+      The results of `function`.
+
     Raises:
-      RuntimeError: within a tf.distribute strategy of several replicas.
-      TypeError: `name` is no string.
+      RuntimeError: the call is within a tf.distribute strategy with several replicas.
+      TypeError: `name` is not a string.
     """
     name = checked_name(name)
     attributes["process_set_id"] = _check(op_type, process_set)
@@ -103,14 +106,14 @@ def run_eagerly(
     name: str | None,
     process_set: ProcessSet | int,
 ) -> Any:
-    """`run` for one tensor, eagerly, with `ReductionOptions.attributes_in_turn` of its options.
+    """Run an op on one tensor in eager mode, without TensorFlow's wrapper for the op.
 
-    TensorFlow's wrapper of an op would cost as much again as the op's attributes.
+    The wrapper would double the time. `attributes` are `ReductionOptions.flat_attributes`.
     """
     function, op_type = _op_of(kind, False)
     name = checked_name(name)
     number = _check(op_type, process_set)
-    call_sites.note_eager_call(3)  # what calls this, and what the program calls
+    call_sites.note_eager_call(3)  # frames above: this function's caller, and the public function
     if number != WORLD:
         attributes = (*attributes, "process_set_id", number)
     if name is None:
@@ -119,7 +122,7 @@ def run_eagerly(
 
 
 def _check(op_type: str, process_set: ProcessSet | int) -> int:
-    """What is asked at each call, and the set's number."""
+    """Check the preconditions of all collectives and return the process set's number."""
     if not has_no_strategy():
         refuse_replicas(f"{op_type} was called")
     if process_set is global_process_set:
@@ -154,22 +157,25 @@ def run_reduction(
     step: Any = None,
     named_after: Sequence[Any] = (),
 ) -> list[Any]:
-    """The op of what reduces, or its grouped op, with nothing around it.
+    """Call a reducing op or its grouped form, without any other processing of the tensors.
 
     Args:
-      kind: "Allreduce" and so on, as the op is called.
-      tensors: of one dtype, no variables; a single one if not `grouped`.
-      options: the caller's.
-      name: name of the request, None for the default.
-      grouped: the op for groups, which alone takes names of members and a step.
-      compression: what the tensors went through, for the ranks to compare; see
+      kind: "Allreduce" or "Reducescatter", as in the op's name.
+      tensors: tensors of one dtype, not variables; exactly one tensor if not `grouped`.
+      options: the caller's options.
+      name: name of the request; None for the default name.
+      grouped: whether to call the grouped op. Only the grouped op takes member names and a step.
+      compression: text that says how the tensors were compressed; the ranks compare it. See
         `compression.describe`.
-      wire_dtype: what the op casts float32 to, and back from; see `compression.send`.
-      member_names: one for each tensor, or none.
-      step: of a grouped allreduce, an int64 scalar: ranks that are at different steps get
-        an error.
-      named_after: the tensors that a default name is made of; `tensors` if there are none. Those
-        that a program gave: of what is made of them, names hold numbers that a graph counts.
+      wire_dtype: the type to which the op casts float32 for sending; see `compression.send`.
+      member_names: one name for each tensor; empty for no names.
+      step: the caller's step, an int64 scalar; only for a grouped allreduce. Ranks that are at
+        different steps get an error.
+      named_after: the program's own tensors, used to form the default name (default:
+        `tensors`). Names of derived tensors contain numbers that depend on the graph.
+
+    Returns:
+      A list of the reduced tensors.
     """
     if name is None and named_after and not executes_eagerly():
         name = _node_name(_op_of(kind, grouped)[1], named_after)
@@ -189,7 +195,7 @@ def run_allgather(
     member_names: Sequence[str] = (),
     step: Any = None,
 ) -> list[Any]:
-    """HorovodAllgather or its grouped op; the arguments are those of `run_reduction`."""
+    """Call HorovodAllgather or its grouped form; see `run_reduction` for the arguments."""
     attributes: dict[str, Any] = {"ignore_name_scope": ignore_name_scope}
     if grouped:
         attributes["stamp"] = _step_input(step)
@@ -232,7 +238,7 @@ def run_alltoall(
     process_set: ProcessSet | int = global_process_set,
     ignore_name_scope: bool = False,
 ) -> tuple[Any, Any]:
-    """HorovodAlltoall on one tensor (not a variable): what came, and how much from whom."""
+    """Call HorovodAlltoall and return the received rows and the number of rows from each rank."""
     output, received_splits = run(
         _native.ops.horovod_alltoall,
         "HorovodAlltoall",
@@ -246,14 +252,14 @@ def run_alltoall(
 
 
 def checked_name(name: Any) -> str | None:
-    """The name of a request, None for the default."""
+    """Return `name` if it is a string or None; raise TypeError otherwise."""
     if name is None or isinstance(name, str):
         return name
     raise TypeError(f"name={name!r} is not a string; pass one, such as name='step_{name}'.")
 
 
 def checked_root(root_rank: Any) -> int:
-    """The root rank as an int."""
+    """Return `root_rank` as an int; raise TypeError if it is not an integer."""
     try:
         return operator.index(root_rank)
     except TypeError:
@@ -264,18 +270,19 @@ def checked_root(root_rank: Any) -> int:
 
 
 def suffixed(name: str | None, suffix: str) -> str | None:
-    """`name` with a suffix; None for the default name stays None."""
+    """Append a suffix to a request's name; None (the default name) stays None."""
     return None if checked_name(name) is None else f"{name}_{suffix}"
 
 
 def check_member_names(member_names: Sequence[str] | None, count: int) -> list[str] | None:
-    """The names as a list, one for each of the members."""
+    """Return the names as a list; raise ValueError unless there are `count` names."""
     if member_names is None:
         return None
     names = [member_names] if isinstance(member_names, str) else list(member_names)
     if len(names) != count:
         raise ValueError(
-            f"member_names has {len(names)} names for {count} tensors; give one for each, or none."
+            f"member_names has {len(names)} names for {count} tensors; pass one name for each "
+            "tensor, or omit member_names."
         )
     return names
 
@@ -283,13 +290,19 @@ def check_member_names(member_names: Sequence[str] | None, count: int) -> list[s
 def run_by_dtype(
     tensors: dict[int, Any], name: str | None, member_names: list[str] | None, call: GroupCall
 ) -> dict[int, Any]:
-    """Runs a grouped collective once for each dtype.
+    """Run a grouped collective once for each dtype.
 
-    Gradients of a bucket have one, but a compressor may send them in several. The names of several
-    requests end in those of the dtypes.
+    All gradients in a bucket have the same dtype, but a compressor may send them in several dtypes.
+    Each request's name then ends in its dtype.
+
+    Args:
+      tensors: dict of the group's members. A key is the member's position in `member_names`.
+      name: name of the request; None for the default name.
+      member_names: one name for each member, or None.
+      call: function that runs the collective on the members of one dtype.
 
     Returns:
-      The results by the tensors' numbers, which are their places in `member_names`.
+      A dict of the results, with the keys of `tensors`.
     """
     groups: dict[str, list[int]] = {}
     for number, tensor in tensors.items():

@@ -1,36 +1,35 @@
 """The collectives as functions on tensors: eager, in a tf.function, in a v1 graph.
 
-Rules for all of them:
+These rules apply to all collectives:
 
-- Names. A request is known to the other ranks by a name. In a graph it is the
-  node's name: `name=`, or `Horovod<Op>_<name of the tensor>`, under the current
-  name scope. In eager mode it is `name=`, or the op's type. No name contains a
-  number that a process counts for itself.
-- Each call runs, in a tf.function too and whether or not its result is used, and
-  in no order but that of the data. A function returns, and an iteration of a loop
-  in it ends, when all of its calls have. Only the Session of a v1 graph runs what
-  is fetched and nothing else: there all ranks must fetch alike.
-- They raise TypeError for what is no dense tensor (RaggedTensor, SparseTensor) and for a
-  name that is no string, tf.errors.FailedPreconditionError if `init` was not called or the
-  ranks disagree (dtype, shape, operation, root: the text has both sides'
-  values), InvalidArgumentError if one rank's call is wrong by itself, and
-  UnknownError if a rank left or died, or a wait ran out.
-- dtypes: uint8, int8, uint16, int16, uint32, int32, uint64, int64, float16,
-  bfloat16, float32, float64, complex64, complex128 and bool. What moves tensors
-  (allgather, broadcast, alltoall) takes all of them. What computes takes all
-  numbers for Average, Sum and Product, all but complex ones for Min and Max, and
-  bool for Sum and Max (or) and for Product and Min (and).
-- How numbers are computed: in their own type, with factors rounded to it, but float16
-  and bfloat16 in float32, and averages and scales of integers in float64, truncated
-  toward zero; sums and products of integers wrap around, but averages of integers of 8, 16
-  and 32 bits do not: they travel as int64. NaN and infinities follow
-  IEEE 754, and the Min or Max of numbers with a NaN among them is NaN.
-- Shapes: any, including those without elements; a scalar has no rows and so is an error where
-  rows are gathered, scattered or exchanged.
-- Of barrier and join no tensor travels. They are called for their effect, so they run in
-  a tf.function in the order of the program among ops that are called for their effect.
-- In a tf.function(jit_compile=True) XLA compiles them. All ranks must then have as
-  many rows where rows are gathered or exchanged; alltoall with splits, and join, are errors.
+- Names. The ranks match calls by name. In eager mode, the name is `name=` or, by default, the
+  op's type. In a graph, it is the name of the graph's node, which includes the current name
+  scope. The node is named `name=` or, by default, `Horovod<Op>_<name of the tensor>`. No name
+  contains a number that depends on this process.
+- Order. In eager mode and in a tf.function every call runs, even if its result is unused. Only
+  data dependencies order the calls in a tf.function. A function, and each iteration of a loop
+  in it, ends only after all of its calls. The Session of a v1 graph runs only the ops that are
+  fetched, so fetch the same collectives on all ranks.
+- Errors. A collective raises TypeError for a RaggedTensor or SparseTensor, and for a name that is
+  not a string. It raises tf.errors.FailedPreconditionError before `init`, and if the ranks
+  disagree on dtype, shape, operation or root; the text shows the values of both ranks. It raises
+  tf.errors.InvalidArgumentError if one rank's call is invalid on its own. It raises
+  tf.errors.UnknownError if a rank left or died, or a wait timed out.
+- dtypes. Collectives support bool, float16, bfloat16, float32, float64, complex64 and complex128.
+  They also support signed and unsigned integers of 8, 16, 32 and 64 bits. allgather, broadcast
+  and alltoall take all of these. Average, Sum and Product take all numbers; Min and Max take all
+  numbers except complex ones. For bool, Sum and Max mean "or"; Product and Min mean "and".
+- Arithmetic. Values are computed in their own dtype, and factors are rounded to this dtype. The
+  exceptions are float16 and bfloat16, which are computed in float32. Averages of integers and
+  scaled integers are computed in float64 and truncated toward zero. Sums and products of integers
+  wrap around. Averages of integers of 8, 16 and 32 bits do not wrap around, because they are sent
+  as int64. NaN and infinities follow IEEE 754. The Min or Max is NaN if any number is NaN.
+- Shapes. Tensors may have any shape, including shapes without elements. A scalar has no rows, so
+  it is an error where rows are gathered, scattered or exchanged.
+- Effects. `barrier` and `join` transfer no tensors. In a tf.function they run in program order
+  with other ops that have an effect.
+- XLA. In a tf.function(jit_compile=True) XLA compiles the collectives. All ranks must then gather
+  or exchange the same number of rows. Calls to `join`, and to `alltoall` with splits, are errors.
 """
 
 from collections.abc import Sequence
@@ -47,11 +46,11 @@ from tf_hvd.core import _native, call_sites
 from tf_hvd.core.process_sets import ProcessSet, counts_to_restart, global_process_set
 from tf_hvd.core.tensorflow_hooks import at_once, to_tensor, verbatim, waits_for
 
-# Of allreduce with nothing but `op=`, what needs no work before the op and after it: by the op and
-# TensorFlow's number of the dtype.
+# Attributes of an allreduce that is called only with `op=`. A key is the op and TensorFlow's number
+# for the dtype. Only dtypes that need no work before or after the op are listed.
 _PLANS = {
-    (op, dtype.as_datatype_enum): options.attributes_in_turn or ()
-    for op in (None, *reduce_ops.NAMES)
+    (op, dtype.as_datatype_enum): options.flat_attributes or ()
+    for op in (None, *reduce_ops.ReduceOp)
     for options in [
         options_of_call(
             reduce_ops.resolve(op, None), 1.0, 1.0, Compression.none, global_process_set, False, ""
@@ -78,38 +77,46 @@ def allreduce(
     ignore_name_scope: bool = False,
     *,
     sparse: str | None = None,
-) -> Any:
-    """Reduces a tensor over all ranks; every rank gets the result (MPI_Allreduce).
+) -> tf.Tensor:
+    """Reduce a tensor across all ranks; every rank gets the result (MPI_Allreduce).
 
     result = postscale_factor * reduce over ranks(prescale_factor * tensor)
 
-    IndexedSlices give IndexedSlices, each index once and in ascending order.
-    Differentiable, see `tf_hvd.collectives.gradients`.
+    For IndexedSlices the result is IndexedSlices, with each index once and in ascending order.
+    The function is differentiable; see `tf_hvd.collectives.gradients`.
 
     Args:
-      tensor: tensor, variable or IndexedSlices, the same dtype and shape on all
-        ranks (of IndexedSlices: the same but for the number of rows).
+      tensor: tensor, variable or IndexedSlices, with the same dtype and shape on all
+        ranks. The number of rows of IndexedSlices may differ between ranks.
       average: deprecated; use `op`.
-      device_dense: device for the op, "" for TensorFlow's choice.
-      device_sparse: the same for IndexedSlices.
-      compression: how the tensor is compressed before it is sent.
+      device_dense: device for the op, such as "/GPU:0"; "" (default) for TensorFlow's choice.
+      device_sparse: device for IndexedSlices; "" (default) for the CPU.
+      compression: how the tensor is compressed for sending, such as `hvd.Compression.fp16`;
+        `hvd.Compression.none` by default.
       op: Average (default), Sum, Adasum, Min, Max or Product.
-      prescale_factor: factor before the reduction.
-      postscale_factor: factor after the reduction.
-      name: name of the request.
-      process_set: who takes part.
-      ignore_name_scope: leave the graph's name scope out of the request's name.
-      sparse: how IndexedSlices are sent: "rows", "dense", or "auto" for what
-        moves fewer bytes (docs/sparse.md); None for the setting TF_HVD_SPARSE.
+      prescale_factor: factor applied before the reduction, 1.0 by default.
+      postscale_factor: factor applied after the reduction, 1.0 by default.
+      name: name of the call, the same on all ranks; None (default) for the default name.
+      process_set: the participating ranks; all by default.
+      ignore_name_scope: whether to omit the graph's name scope from the call's name; False by
+        default.
+      sparse: how IndexedSlices are sent: "rows", "dense", or "auto" to choose the way that
+        moves fewer bytes. None (default) uses the setting TF_HVD_SPARSE.
 
     Returns:
-      A tensor of the shape and dtype of `tensor`, or IndexedSlices. An average of integers is
+      A tensor with the shape and dtype of `tensor`, or IndexedSlices. An average of integers is
       truncated toward zero.
 
     Raises:
-      ValueError: `op` and `average` together; no such op; no such set.
+      ValueError: both `op` and `average` were passed, `op` is invalid, or `process_set` is not
+        registered.
       NotImplementedError: IndexedSlices with Adasum, Min, Max or Product.
-      tf.errors.InvalidArgumentError: the op is not supported for this dtype.
+      tf.errors.InvalidArgumentError: `op` does not support this dtype.
+
+    Example:
+      mean = hvd.allreduce(tf.constant([1.0, 2.0]) * hvd.rank())
+      total = hvd.allreduce(tf.constant(1), op=hvd.Sum)
+      assert total.numpy() == hvd.size()
     """
     options = options_of_call(
         reduce_ops.resolve(op, average),
@@ -144,23 +151,27 @@ def grouped_allreduce(
     *,
     member_names: Sequence[str] | None = None,
     sparse: str | None = None,
-) -> list[Any]:
-    """Reduces several tensors as one request: agreed on once, executed together.
+) -> list[tf.Tensor]:
+    """Reduce several tensors in one request, which costs less than separate calls.
 
-    Tensors that travel in different dtypes make one request for each dtype; IndexedSlices
-    among them have requests of their own.
+    Tensors that are sent in different dtypes form one request for each dtype. Each IndexedSlices
+    is sent separately.
 
-    Number, order, dtypes and shapes of `tensors` (tensors, variables and
-    IndexedSlices) must be the same on all ranks. With `member_names`, one for each
-    tensor, ranks whose tensors have other names, or the same in another order, get
-    an error; without, two tensors of one shape could change places unnoticed. The
-    other arguments are those of `allreduce`.
+    `tensors` is a list of tensors, variables and IndexedSlices. Their number, order, dtypes and
+    shapes must be the same on all ranks. `member_names` is a list with one name for each tensor.
+    Ranks with different names, or with the same names in another order, get an error. Without
+    names, two tensors of the same shape could be swapped unnoticed. For the other arguments see
+    `allreduce`.
 
     Returns:
-      The results in the order of `tensors`; an empty list for an empty one.
+      A list of results in the order of `tensors`; empty if `tensors` is empty.
 
     Raises:
-      ValueError: a wrong number of names; else as `allreduce`, which has the other errors too.
+      ValueError: `member_names` has the wrong length. This function also raises the errors of
+        `allreduce`.
+
+    Example:
+      sums = hvd.grouped_allreduce([tf.ones([2]), tf.ones([3, 3])], op=hvd.Sum)
     """
     options = options_of_call(
         reduce_ops.resolve(op, average),
@@ -185,11 +196,19 @@ def reduce_group(
     step: Any = None,
     opening: str = "",
 ) -> list[Any]:
-    """`grouped_allreduce`, for callers that have its options already.
+    """Reduce several tensors, like `grouped_allreduce`, for callers that have a ReductionOptions.
 
-    Ranks that are at different steps (int64 scalars; None for a caller that does not know, a
-    negative one for none) get an error. `opening` is the name of the first request where there are
-    IndexedSlices only; "" for that of the group.
+    Args:
+      tensors: tensors, variables and IndexedSlices.
+      options: the caller's options.
+      name: name of the request; None for the default name.
+      member_names: one name for each tensor, or None.
+      step: the caller's step, an int64 scalar; negative for no step, None if it is unknown.
+        Ranks that are at different steps get an error.
+      opening: name of the first request if all tensors are IndexedSlices; "" for `name`.
+
+    Returns:
+      A list of results in the order of `tensors`.
     """
     options.check_slices(*tensors)
     names = _calls.check_member_names(member_names, len(tensors))
@@ -215,24 +234,27 @@ def allgather(
     name: str | None = None,
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
-) -> Any:
-    """All ranks' tensors, one after the other along dimension 0 (MPI_Allgatherv).
+) -> tf.Tensor:
+    """Concatenate all ranks' tensors along dimension 0 (MPI_Allgatherv).
 
-    Differentiable, see `tf_hvd.collectives.gradients`.
+    The function is differentiable; see `tf_hvd.collectives.gradients`.
 
     Args:
-      tensor: tensor or variable of at least one dimension, of any of the dtypes
-        above. The first dimension may differ between ranks, the others not.
-      name: name of the request.
+      tensor: tensor or variable of at least one dimension, of any supported dtype. The
+        first dimension may differ between ranks; the other dimensions must be the same.
+      name: name of the call, the same on all ranks; None (default) for the default name.
       ignore_name_scope: see `allreduce`.
-      process_set: who takes part.
+      process_set: the participating ranks; all by default.
 
     Returns:
-      A tensor of the same dtype whose first dimension is the sum of the ranks'
-      first dimensions, in the order of the ranks.
+      A tensor of the same dtype with all ranks' rows, in rank order. Its first dimension is the
+      sum of the ranks' first dimensions.
 
     Raises:
-      tf.errors.InvalidArgumentError: a scalar.
+      tf.errors.InvalidArgumentError: `tensor` is a scalar.
+
+    Example:
+      rows = hvd.allgather(tf.fill([hvd.rank() + 1, 2], hvd.rank()))  # 2 ranks: 3 rows
     """
     return _calls.run_allgather(
         [to_tensor(tensor)], name, process_set, ignore_name_scope, grouped=False
@@ -247,25 +269,29 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
     *,
     member_names: Sequence[str] | None = None,
-) -> list[Any]:
-    """Gathers several tensors as one request.
+) -> list[tf.Tensor]:
+    """Gather several tensors in one request, which costs less than separate calls.
 
-    Tensors of different dtypes make one request for each dtype.
+    Tensors of different dtypes form one request for each dtype.
 
     Args:
-      tensors: as `tensor` of `allgather`, each; number, order and dtypes the same
-        on all ranks.
-      name: name of the request.
+      tensors: a list of tensors, each as for `allgather`. Their number, order and dtypes must be
+        the same on all ranks.
+      name: name of the call, the same on all ranks; None (default) for the default name.
       ignore_name_scope: see `allreduce`.
-      process_set: who takes part.
-      member_names: one name for each tensor, for the ranks to compare.
+      process_set: the participating ranks; all by default.
+      member_names: one name for each tensor, or None (default). Ranks with different names get
+        an error.
 
     Returns:
-      The results in the order of `tensors`; an empty list for an empty one.
+      A list of results in the order of `tensors`; empty if `tensors` is empty.
 
     Raises:
-      ValueError: a wrong number of names.
-      tf.errors.InvalidArgumentError: one of them is a scalar.
+      ValueError: `member_names` has the wrong length.
+      tf.errors.InvalidArgumentError: one of the tensors is a scalar.
+
+    Example:
+      both = hvd.grouped_allgather([tf.ones([1, 2]), tf.zeros([2])])
     """
     names = _calls.check_member_names(member_names, len(tensors))
     plain = {i: to_tensor(tensor) for i, tensor in enumerate(tensors)}
@@ -290,26 +316,30 @@ def broadcast(
     name: str | None = None,
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
-) -> Any:
-    """The tensor of one rank, on all of them (MPI_Bcast).
+) -> tf.Tensor:
+    """Copy one rank's tensor to all ranks (MPI_Bcast).
 
-    Differentiable, see `tf_hvd.collectives.gradients`.
+    The function is differentiable; see `tf_hvd.collectives.gradients`.
 
     Args:
-      tensor: tensor or variable of any shape, the same dtype and shape on all
-        ranks, any of the dtypes above.
-      root_rank: whose tensor it is: a rank of the job, the same on all ranks.
-      name: name of the request.
+      tensor: tensor or variable of any shape and any supported dtype. Its dtype and shape must
+        be the same on all ranks.
+      root_rank: int, the rank that sends its tensor; the same on all ranks. With a process set,
+        this is the rank in the job, not the index in the set.
+      name: name of the call, the same on all ranks; None (default) for the default name.
       ignore_name_scope: see `allreduce`.
-      process_set: who takes part.
+      process_set: the participating ranks; all by default.
 
     Returns:
-      A tensor of the same shape and dtype.
+      A tensor with the shape and dtype of `tensor`.
 
     Raises:
-      TypeError: `root_rank` is no integer.
-      tf.errors.InvalidArgumentError: there is no such root rank.
-      tf.errors.FailedPreconditionError: the ranks named different roots.
+      TypeError: `root_rank` is not an integer.
+      tf.errors.InvalidArgumentError: `root_rank` is not a rank of the set.
+      tf.errors.FailedPreconditionError: the ranks passed different roots.
+
+    Example:
+      assert hvd.broadcast(tf.constant(hvd.rank()), root_rank=0).numpy() == 0
     """
     return _calls.run(
         _native.ops.horovod_broadcast,
@@ -323,17 +353,18 @@ def broadcast(
 
 
 def _splits_tensor(splits: Any) -> Any:
-    """`splits` as an int32 tensor."""
+    """Convert `splits` to an int32 tensor."""
     if isinstance(splits, tf.Tensor | tf.Variable) and splits.dtype != tf.int32:
         raise ValueError(
-            f"alltoall: splits are {splits.dtype.name} but must be int32; use "
+            f"alltoall: splits have dtype {splits.dtype.name} but must be int32; use "
             "tf.cast(splits, tf.int32)."
         )
     try:
         return tf.convert_to_tensor(splits, tf.int32)
     except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
         raise ValueError(
-            f"alltoall: splits={splits!r} are not numbers of rows; give one int32 for each rank."
+            f"alltoall: splits={splits!r} cannot be converted to int32; pass a list with the "
+            "number of rows for each rank."
         ) from error
 
 
@@ -344,35 +375,37 @@ def alltoall(
     name: str | None = None,
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
-) -> Any:
-    """Sends each rank some of the rows of this rank's tensor (MPI_Alltoallv).
+) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
+    """Send each rank some of the rows of this rank's tensor (MPI_Alltoallv).
 
-    The first `splits[0]` rows go to the first rank of the set, the next
-    `splits[1]` to the second, and so on; rows beyond their sum go nowhere.
-    Differentiable, see `tf_hvd.collectives.gradients`.
+    The first `splits[0]` rows go to the first rank of the set, the next `splits[1]` rows to the
+    second rank, and so on. Rows beyond the sum of `splits` are not sent.
+    The function is differentiable; see `tf_hvd.collectives.gradients`.
 
     Args:
-      tensor: tensor or variable of at least one dimension; any dtype that
-        `tf_hvd.allgather` takes. The first dimension may differ between ranks,
-        the others not.
-      splits: int32 tensor or sequence with the number of rows for each rank of
-        the set, also 0. None to send each the same number of rows; the first
-        dimension must be divisible by the number of ranks then. All ranks give
-        `splits` or none does.
-      name: name of the request.
+      tensor: tensor or variable of at least one dimension, of any supported dtype. The
+        first dimension may differ between ranks; the other dimensions must be the same.
+      splits: int32 tensor or sequence with the number of rows for each rank of the set; a number
+        may be 0. None (default) sends each rank the same number of rows; the first
+        dimension must then be divisible by the number of ranks. Either all ranks pass
+        `splits`, or none do.
+      name: name of the call, the same on all ranks; None (default) for the default name.
       ignore_name_scope: see `tf_hvd.allreduce`.
-      process_set: who takes part.
+      process_set: the participating ranks; all by default.
 
     Returns:
-      What the other ranks sent to this one, one after the other in the order of
-      the ranks. With `splits` a tuple: that, and an int32 tensor of how many
-      rows came from each rank.
+      The rows that this rank received, in the order of the sending ranks. With `splits`, a
+      tuple: these rows, and an int32 tensor with the number of rows from each rank.
 
     Raises:
-      ValueError: `splits` are not int32.
-      tf.errors.InvalidArgumentError: a scalar; splits that do not have one
-        element for each rank, are negative or add up to more rows than there
-        are; without splits, rows that cannot be divided.
+      ValueError: `splits` does not have the dtype int32.
+      tf.errors.InvalidArgumentError: `tensor` is a scalar. `splits` does not have one element
+        for each rank, has a negative element, or adds up to more rows than `tensor` has.
+        Without `splits`, the number of rows is not divisible by the number of ranks.
+
+    Example:
+      from_each = hvd.alltoall(tf.fill([hvd.size()], hvd.rank()))
+      assert list(from_each.numpy()) == list(range(hvd.size()))
     """
     given = tf.zeros([0], tf.int32) if splits is None else _splits_tensor(splits)
     output, received_splits = _calls.run_alltoall(
@@ -392,33 +425,39 @@ def reducescatter(
     ignore_name_scope: bool = False,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-) -> Any:
-    """Reduces a tensor over all ranks; each gets some of the rows (MPI_Reduce_scatter).
+) -> tf.Tensor:
+    """Reduce a tensor across all ranks and give each rank some of the rows (MPI_Reduce_scatter).
 
-    Of R rows and N ranks each gets R // N, and the first R % N ranks one more, in
-    the order of the ranks. Each row is that of `tf_hvd.allreduce` with the same
-    arguments, to the bit. Differentiable, see `tf_hvd.collectives.gradients`.
+    The rows are distributed in rank order. With R rows and N ranks, each rank gets R // N rows,
+    and the first R % N ranks get one more. Each row is bitwise equal to the same row of the
+    result of `tf_hvd.allreduce` with the same arguments. The function is differentiable; see
+    `tf_hvd.collectives.gradients`.
 
     Args:
-      tensor: tensor or variable of at least one dimension, the same dtype and
-        shape on all ranks; dtypes as for `tf_hvd.allreduce`.
-      device_dense: device for the op, "" for TensorFlow's choice.
-      compression: how the tensor is compressed before it is sent.
+      tensor: tensor or variable of at least one dimension, with the same dtype and
+        shape on all ranks. The dtypes are the same as for `tf_hvd.allreduce`.
+      device_dense: device for the op, such as "/GPU:0"; "" (default) for TensorFlow's choice.
+      compression: how the tensor is compressed for sending, such as `hvd.Compression.fp16`;
+        `hvd.Compression.none` by default.
       op: Average (default), Sum, Min, Max or Product.
-      name: name of the request.
-      process_set: who takes part.
+      name: name of the call, the same on all ranks; None (default) for the default name.
+      process_set: the participating ranks; all by default.
       ignore_name_scope: see `tf_hvd.allreduce`.
-      prescale_factor: factor before the reduction.
-      postscale_factor: factor after the reduction.
+      prescale_factor: factor applied before the reduction, 1.0 by default.
+      postscale_factor: factor applied after the reduction, 1.0 by default.
 
     Returns:
-      This rank's rows, of the dtype of `tensor`; none if there are more ranks
-      than rows.
+      A tensor with this rank's rows, in the dtype of `tensor`. If there are more ranks than
+      rows, the last ranks get a tensor without rows.
 
     Raises:
-      ValueError: no such op; no such set.
-      tf.errors.InvalidArgumentError: a scalar; Adasum; an op that is not
-        supported for this dtype.
+      ValueError: `op` is invalid, or `process_set` is not registered.
+      tf.errors.InvalidArgumentError: `tensor` is a scalar, `op` is Adasum, or `op` does not
+        support this dtype.
+
+    Example:
+      own_rows = hvd.reducescatter(tf.ones([2 * hvd.size(), 3]), op=hvd.Sum)
+      assert own_rows.shape == [2, 3]
     """
     options = options_of_call(
         op,
@@ -445,29 +484,34 @@ def grouped_reducescatter(
     name: str | None = None,
     ignore_name_scope: bool = False,
     member_names: Sequence[str] | None = None,
-) -> list[Any]:
-    """Reduces and scatters several tensors as one request.
+) -> list[tf.Tensor]:
+    """Reduce and scatter several tensors in one request, which costs less than separate calls.
 
-    Tensors of different dtypes make one request for each dtype. Number, order,
-    dtypes and shapes of `tensors` must be the same on all ranks.
+    Tensors of different dtypes form one request for each dtype. The number, order, dtypes and
+    shapes of `tensors` must be the same on all ranks.
 
     Args:
-      tensors: as `tensor` of `reducescatter`, each.
-      device_dense: see `reducescatter`, as all that follow.
-      compression: how the tensors are compressed before they are sent.
+      tensors: a list of tensors, each as for `reducescatter`.
+      device_dense: see `reducescatter`.
+      compression: see `reducescatter`.
       op: Average (default), Sum, Min, Max or Product.
-      process_set: who takes part.
-      prescale_factor: factor before the reduction.
-      postscale_factor: factor after the reduction.
-      name: name of the request.
-      ignore_name_scope: leave the graph's name scope out of it.
-      member_names: one name for each tensor, for the ranks to compare.
+      process_set: the participating ranks; all by default.
+      prescale_factor: factor applied before the reduction, 1.0 by default.
+      postscale_factor: factor applied after the reduction, 1.0 by default.
+      name: name of the call, the same on all ranks; None (default) for the default name.
+      ignore_name_scope: see `allreduce`.
+      member_names: one name for each tensor, or None (default). Ranks with different names get
+        an error.
 
     Returns:
-      The results in the order of `tensors`; an empty list for an empty one.
+      A list of results in the order of `tensors`; empty if `tensors` is empty.
 
     Raises:
-      ValueError: a wrong number of names; else as `reducescatter`, which has the other errors too.
+      ValueError: `member_names` has the wrong length. This function also raises the errors of
+        `reducescatter`.
+
+    Example:
+      parts = hvd.grouped_reducescatter([tf.ones([4]), tf.ones([6, 2])], op=hvd.Sum)
     """
     options = options_of_call(
         op,
@@ -484,25 +528,32 @@ def grouped_reducescatter(
 
 
 @verbatim
-def barrier(process_set: ProcessSet = global_process_set, name: str | None = None) -> Any:
-    """Waits until all ranks of the set have called it (MPI_Barrier).
+def barrier(
+    *, process_set: ProcessSet = global_process_set, name: str | None = None
+) -> tf.Operation | None:
+    """Wait until all ranks of the set have called `barrier` (MPI_Barrier).
 
-    In eager mode it returns when they have. In a tf.function it runs by itself, in
-    order with assignments, prints and other ops with an effect, but not with
-    collectives that return tensors: for those use tf.control_dependencies. In a v1
-    graph it runs when its result is run, or is a control dependency of what is run.
+    In a tf.function the barrier always runs, in order with assignments, prints and other ops
+    that have an effect. It is not ordered with collectives that return tensors; use
+    tf.control_dependencies to order them. In a v1 graph it runs if the returned op is run, or
+    is a control dependency of an op that is run.
 
     Args:
-      process_set: who waits for each other.
-      name: name of the request; "HorovodBarrier" by default.
+      process_set: the ranks that wait for each other; all by default.
+      name: name of the call, the same on all ranks; "HorovodBarrier" by default.
 
     Returns:
-      None in eager mode; in a graph the op.
+      None in eager mode; the op in a graph.
 
     Raises:
-      ValueError: no such set.
+      ValueError: `process_set` is not registered.
       tf.errors.InvalidArgumentError: this rank is not in the set.
       tf.errors.FailedPreconditionError: `init` was not called.
+
+    Example:
+      if hvd.is_root():
+          pathlib.Path("ready").touch()
+      hvd.barrier()  # from here on the file exists for all ranks
     """
     return _calls.run(
         _native.ops.horovod_barrier, "HorovodBarrier", None, name, process_set,
@@ -511,26 +562,31 @@ def barrier(process_set: ProcessSet = global_process_set, name: str | None = Non
 
 
 @verbatim
-def join(process_set: ProcessSet = global_process_set) -> Any:
-    """Says that this rank has no more data, and waits until all ranks have said so.
+def join(*, process_set: ProcessSet = global_process_set) -> tf.Tensor:
+    """Signal that this rank has run out of data, and wait until all ranks have.
 
-    A rank with fewer batches calls it after its last one. Until all have, it takes
-    part in the others' allreduces with zeros (an Average still divides by the number
-    of all ranks) and in their allgathers with no rows. Their broadcasts, alltoalls and
-    reducescatters fail, because these need every rank.
+    Call `join` on every rank after its last batch if ranks may have different numbers of batches.
+    Until all ranks have joined, this rank contributes zeros to the other ranks' allreduces and no
+    rows to their allgathers. An Average still divides by the total number of ranks. The other
+    ranks' broadcasts, alltoalls and reducescatters fail, because they need every rank.
 
     Args:
-      process_set: whose collectives it is about.
+      process_set: the ranks that wait for each other to join; all by default.
 
     Returns:
-      An int32 scalar, the same on all ranks: which rank, of the whole job, joined
-      last. In eager mode int() makes it a number; in a graph it is the op's
-      result, and the op runs in a tf.function also where the result is not used.
+      An int32 scalar tensor, the same on all ranks: the number of the rank that joined last. In
+      eager mode, int() converts it to a number. In a tf.function the op runs even if its result
+      is unused.
 
     Raises:
-      ValueError: no such set.
+      ValueError: `process_set` is not registered.
       tf.errors.InvalidArgumentError: this rank is not in the set.
       tf.errors.FailedPreconditionError: `init` was not called.
+
+    Example:
+      for batch in range(3 + hvd.rank()):
+          hvd.allreduce(tf.constant(float(batch)), name="loss")
+      last = int(hvd.join())  # the rank with the most batches
     """
     last = _calls.run(_native.ops.horovod_join, "HorovodJoin", None, None, process_set)
     with tf.control_dependencies(waits_for(last)):

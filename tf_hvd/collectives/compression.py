@@ -1,4 +1,4 @@
-"""Compression: gradients are sent in a 16-bit type and widened again."""
+"""Compression of tensors for sending, such as casting gradients to a 16-bit type and back."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -9,58 +9,74 @@ from tf_hvd.core import _native
 
 
 class Compressor:
-    """Interface: how a tensor is changed before it is sent, and changed back after.
+    """Base class for compressing tensors before they are sent and restoring the results.
 
-    A subclass is passed as `compression=`. The ranks reduce what `compress` returns;
-    averages and `postscale_factor` are applied before `decompress`. With op=Average, integers of
-    8, 16 and 32 bits travel as int64, so that their sum does not wrap around; with op=Sum as they
-    are.
+    Pass a subclass as `compression=`. The ranks reduce the results of `compress`. The division of
+    an average and `postscale_factor` are applied before `decompress`. With op=Average, integers
+    of 8, 16 and 32 bits are sent as int64, so their sum does not wrap around. With op=Sum they
+    are sent unchanged.
 
-    A dense tensor is compressed before `prescale_factor` is applied. Of IndexedSlices the
-    rows are compressed, after `prescale_factor` is applied and each index has one row.
-    Each rank has its own number of rows, and `decompress` gets those of all ranks.
+    A dense tensor is compressed before `prescale_factor` is applied. For IndexedSlices, rows
+    with the same index are summed, then `prescale_factor` is applied, then the rows are
+    compressed. Each rank compresses its own rows, and `decompress` gets the rows of all ranks.
+
+    Example:
+      class Halves(hvd.Compressor):
+          @staticmethod
+          def compress(tensor):
+              return tf.cast(tensor, tf.float16), tensor.dtype
+
+          @staticmethod
+          def decompress(tensor, ctx):
+              return tf.cast(tensor, ctx)
+
+      hvd.allreduce(tf.ones([4]), compression=Halves)
     """
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
-        """Makes what is sent.
+        """Compress a tensor for sending.
 
         Args:
-          tensor: a dense tensor, or the rows of IndexedSlices, of any dtype that a
+          tensor: a dense tensor, or the rows of IndexedSlices, of any dtype that the
             program reduces.
 
         Returns:
-          The tensor to send, and what `decompress` needs to know on this rank. The dtype
-          is one that the operation takes (docs/collectives.md), the same on all ranks. So
-          is the shape; rows keep their number, and only the other dimensions are the same.
+          A tuple of the tensor to send and a context for `decompress` on this rank. The reduce op
+          must support the tensor's dtype. The dtype and shape must be the same on all ranks. Do
+          not change the number of rows of IndexedSlices, which may differ between ranks.
         """
-        raise NotImplementedError("a Compressor defines compress()")
+        raise NotImplementedError("compress() is not implemented; define it in your Compressor.")
 
     @staticmethod
     def decompress(tensor: Any, ctx: Any) -> Any:
-        """Undoes `compress`.
+        """Undo `compress`.
 
         Args:
-          tensor: what the reduction has made, in the dtype that was sent.
-          ctx: the second result of `compress` on this rank.
+          tensor: the result of the reduction, in the dtype that was sent.
+          ctx: the context that `compress` returned on this rank.
 
         Returns:
-          The result of the collective.
+          The tensor that the collective returns to the program.
         """
-        raise NotImplementedError("a Compressor defines decompress()")
+        raise NotImplementedError("decompress() is not implemented; define it in your Compressor.")
 
 
 class NoneCompressor(Compressor):
-    """Sends tensors as they are."""
+    """The compressor that sends tensors unchanged, `hvd.Compression.none`.
+
+    Example:
+      hvd.allreduce(tf.ones([4]), compression=hvd.NoneCompressor)
+    """
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
-        """Returns `tensor` itself."""
+        """Return `tensor` itself, and None as the context."""
         return tensor, None
 
     @staticmethod
     def decompress(tensor: Any, ctx: Any) -> Any:
-        """Returns `tensor` itself."""
+        """Return `tensor` itself."""
         return tensor
 
 
@@ -69,39 +85,54 @@ class _HalfCompressor(Compressor):
 
     @classmethod
     def compress(cls, tensor: Any) -> tuple[Any, Any]:
-        """Casts to 16 bits; the context is the dtype to return to, or None."""
+        """Cast wider floating-point tensors to 16 bits; the context is the original dtype.
+
+        Other tensors are returned unchanged, with None as the context.
+        """
         if not tensor.dtype.is_floating or tensor.dtype.size <= cls._dtype.size:
             return tensor, None
         return tf.cast(tensor, cls._dtype), tensor.dtype
 
     @staticmethod
     def decompress(tensor: Any, ctx: Any) -> Any:
-        """Casts back to the dtype that `compress` was given."""
+        """Cast back to the original dtype."""
         return tensor if ctx is None else tf.cast(tensor, ctx)
 
 
 class FP16Compressor(_HalfCompressor):
-    """Sends float32 and float64 as float16: 10 bits of fraction, values up to 65504.
+    """The compressor that sends float32 and float64 as float16, `hvd.Compression.fp16`.
 
-    Other types, bfloat16 too, are sent as they are. Sums are formed in float32; NCCL forms them
-    in float16, where a sum beyond 65504 is infinite even if its average would not be
-    (`gradient_predivide_factor=hvd.size()` divides before the sum).
+    float16 has 10 fraction bits and values up to 65504. Other types, including bfloat16, are sent
+    unchanged. Sums are computed in float32, except that NCCL computes them in float16. With NCCL,
+    a sum beyond 65504 is infinite, so its average is infinite too. To avoid this, divide before
+    the sum: pass `gradient_predivide_factor=hvd.size()` to the optimizer.
+
+    Example:
+      hvd.allreduce(tf.ones([4]), compression=hvd.FP16Compressor)
     """
 
     _dtype = tf.float16
 
 
 class BF16Compressor(_HalfCompressor):
-    """Sends float32 and float64 as bfloat16: the range of float32, 7 bits of fraction.
+    """The compressor that sends float32 and float64 as bfloat16, `hvd.Compression.bf16`.
 
-    Other types, float16 too, are sent as they are. Sums are formed in float32, by NCCL in bfloat16.
+    bfloat16 has the range of float32 and 7 fraction bits. Other types, including float16, are
+    sent unchanged. Sums are computed in float32, except that NCCL computes them in bfloat16.
+
+    Example:
+      hvd.allreduce(tf.ones([4]), compression=hvd.BF16Compressor)
     """
 
     _dtype = tf.bfloat16
 
 
 class Compression:
-    """What the argument `compression=` may be; a Compressor of your own works too."""
+    """The built-in compressors, for the argument `compression=`: none, fp16 and bf16.
+
+    Example:
+      hvd.allreduce(tf.ones([4]), compression=hvd.Compression.fp16)
+    """
 
     none = NoneCompressor
     fp16 = FP16Compressor
@@ -112,13 +143,13 @@ _SHORT: dict[Any, str] = {FP16Compressor: "fp16", BF16Compressor: "bf16"}
 
 
 class Sent(NamedTuple):
-    """A tensor on its way through an op that reduces."""
+    """A tensor that is prepared for a reducing op."""
 
     compressor: Any
-    tensor: Any  # as it travels, or the user's own if the op is to cast it
-    context: Any  # what `decompress` needs
-    compression: str  # what was done, for the ranks to compare; see `describe`
-    wire_dtype: str  # what the op casts it to, and back from; "" if it does not
+    tensor: Any  # the tensor to send, or the user's tensor if the op casts it
+    context: Any  # the context for `decompress`
+    compression: str  # how it was compressed, for the ranks to compare; see `describe`
+    wire_dtype: str  # the type to which the op casts the tensor; "" for no cast
 
     @property
     def dtype(self) -> tf.DType:
@@ -129,11 +160,11 @@ class Sent(NamedTuple):
 
 
 def send(compressor: Any, tensor: Any) -> Sent:
-    """Compresses a tensor for an op that reduces.
+    """Compress a tensor for a reducing op.
 
-    Where all ranks may have GPUs the casts of float32 are left to the op, which makes them in
-    one pass with what packs tensors there. Nowhere else: on a CPU TensorFlow's are faster, for
-    they run beside what is being moved.
+    If every rank has a CUDA driver, the op itself casts float32 tensors while it packs them.
+    Otherwise TensorFlow casts them, which is faster on a CPU because its casts overlap with
+    communication.
     """
     if compressor in _SHORT and tensor.dtype == tf.float32 and _native.gpus_on_all_ranks():
         told = f"{_SHORT[compressor]} of float32"
@@ -143,7 +174,7 @@ def send(compressor: Any, tensor: Any) -> Sent:
 
 
 def as_one_op(members: Sequence[Sent]) -> tuple[list[Any], str]:
-    """What an op on members that travel in one type gets, and its `wire_dtype`."""
+    """Return the inputs and `wire_dtype` of one op for members that are sent in the same dtype."""
     if all(member.wire_dtype for member in members):
         return [member.tensor for member in members], members[0].wire_dtype
     return [
@@ -153,10 +184,10 @@ def as_one_op(members: Sequence[Sent]) -> tuple[list[Any], str]:
 
 
 def describe(compressor: Any, tensor: Any, compressed: Any) -> str:
-    """What `compressor` did to a tensor, as a text that the ranks compare.
+    """Describe how a tensor was compressed, as a text that the ranks compare.
 
-    "fp16 of float32"; a compressor of the user's own by the name of its class;
-    "" if it changed nothing.
+    An example is "fp16 of float32". A user-defined compressor appears under its class name. The
+    text is "" if the tensor is unchanged.
     """
     if compressed is tensor:
         return ""
@@ -165,7 +196,7 @@ def describe(compressor: Any, tensor: Any, compressed: Any) -> str:
 
 
 def describe_all(descriptions: Sequence[str]) -> str:
-    """The same for the members of a group, each description once; "" if all are empty."""
+    """Join the distinct descriptions of a group's members; return "" if all are empty."""
     if not any(descriptions):
         return ""
     return ", ".join(dict.fromkeys(text or "none" for text in descriptions))

@@ -1,4 +1,4 @@
-"""Dense tensors through an op that reduces: compressed, sent, and restored."""
+"""Reductions of dense tensors: compress them, call the op, and restore the results."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from tf_hvd.core.tensorflow_hooks import executes_eagerly, on_device, to_tensor
 
 
 def reduce_tensor(kind: str, tensor: Any, options: ReductionOptions, name: str | None) -> Any:
-    plain = options.attributes_in_turn
+    plain = options.flat_attributes
     if (
         plain is not None
         and executes_eagerly()
@@ -39,7 +39,7 @@ def reduce_tensor(kind: str, tensor: Any, options: ReductionOptions, name: str |
 
 @dataclasses.dataclass(frozen=True)
 class _Widened:
-    """Restores what was sent as int64; in the place of a compressor."""
+    """A compressor that only restores a tensor, which was sent as int64."""
 
     sent: Sent
     clamp: bool
@@ -49,11 +49,11 @@ class _Widened:
 
 
 def _send(tensor: Any, options: ReductionOptions) -> Sent:
-    """A tensor as it travels: compressed, and in int64 if its sum could wrap around."""
+    """Compress a tensor for sending, and convert it to int64 if its sum could wrap around."""
     sent = send(options.compressor, tensor)
     if not options.averages_in_int64(sent.dtype):
         return sent
-    # The ranks compare the text, since all of these types travel as one.
+    # The ranks compare this text, because all of these types are sent as int64.
     done = [sent.compression, f"{sent.dtype.name} averaged as int64"]
     return Sent(
         _Widened(sent, clamp=not options.prescale_factor == 1.0 == options.postscale_factor),
@@ -72,7 +72,7 @@ def reduce_tensors(
     member_names: list[str] | None,
     step: Any = None,
 ) -> dict[int, Any]:
-    """The results for members of a group, by the same numbers; a request for each dtype sent."""
+    """Reduce a group's members in one request per sent dtype; the results have the same keys."""
 
     def call(members: list[int], request: str | None, names: list[str]) -> list[Any]:
         travelling, wire_dtype = as_one_op([sent[i] for i in members])

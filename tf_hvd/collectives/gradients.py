@@ -1,46 +1,50 @@
-"""Derivatives of the collectives, registered with TensorFlow at import.
+"""Gradients of the collectives, registered with TensorFlow at import.
 
-One rule for all: each rank has a loss, and its gradient is the derivative of the
-sum of all ranks' losses with respect to its own tensor. The average over ranks of
-such gradients (what DistributedGradientTape and DistributedOptimizer make) is then
-the derivative of the mean loss, whatever collectives are in the model.
+All gradients follow one rule. Each rank has its own loss. A rank's gradient is the
+derivative of the sum of all ranks' losses with respect to that rank's own tensor.
+DistributedGradientTape and DistributedOptimizer average these gradients across the ranks.
+The average is the derivative of the mean loss, whatever collectives the model contains.
 
-With g_r the incoming gradient of rank r, x_r its input, n the number of ranks, and
-c = prescale_factor * postscale_factor, rank r's gradient is
+Let g_r be the incoming gradient of rank r, x_r its input, n the number of ranks, and
+c = prescale_factor * postscale_factor. The gradient of rank r is then::
 
     allreduce Sum         c * sum of all g
     allreduce Average     c / n * sum of all g
-    allreduce Min, Max    c * sum of all g, where x_r holds the extremum; divided by
-                          the number of ranks that do, as in tf.reduce_min. A
+    allreduce Min, Max    c * sum of all g / m, if x_r is the extremum; m is the
+                          number of ranks that hold the extremum, as in
+                          tf.reduce_min. Zero if x_r is not the extremum. A
                           negative prescale_factor turns Min of x into Max.
     allreduce Product     c * sum of all g * product of prescale_factor * x_s over
                           the other ranks s
-    reducescatter         the same with the gathered rows of all g for their sum:
-                          of each row only one rank has a gradient
-    allgather             the rows of the sum of all g that are x_r
-    broadcast             the sum of all g at the root, zero elsewhere
-    alltoall              what the receivers have as gradients of this rank's rows;
+    reducescatter         as for allreduce, with the gathered rows of all g instead
+                          of their sum, because only one rank has a gradient of
+                          each row
+    allgather             the rows of the sum of all g that correspond to x_r
+    broadcast             the sum of all g on the root, zero on other ranks
+    alltoall              the receivers' gradients of this rank's rows;
                           zero for rows that were not sent
 
-Complex numbers follow TensorFlow: the gradient of a holomorphic function is the
-conjugate of its derivative, times the incoming one; only Product has anything to
-conjugate. Integers and bool have no gradients. Half precisions are multiplied in
-float32. Each gradient is made of collectives that have gradients themselves, of one
-request for all members of a group: all ranks must ask for the same derivatives.
+Complex numbers follow TensorFlow's rule: the gradient of a holomorphic function is the
+conjugate of its derivative, times the incoming gradient. Only Product needs a conjugate.
+Integers and bool have no gradients. Half-precision values are multiplied in float32.
 
-Adasum has none, and no broadcast_ of v1 reference variables: to ask for one is a
-LookupError.
+Each gradient is computed by collectives, which have gradients too. A group's gradients
+form one request. All ranks must therefore compute the same gradients.
 
-Under Horovod's names (`install_as_horovod`, `tf_hvd run --as-horovod`) three of them
-are Horovod's own, in the whole process, for scripts were tuned with them; with n
-the size of the process set:
+Adasum, and broadcast_ of v1 reference variables, have no gradient; TensorFlow raises
+LookupError for them.
+
+`install_as_horovod` and `tf_hvd run --as-horovod` select Horovod's versions of three
+gradients for the whole process, because existing scripts were tuned with these gradients.
+With n ranks in the process set, Horovod's gradients differ from the table as follows::
 
     allgather, broadcast  1 / n of the above: averages, not sums
-    reducescatter         n times the above, of Sum and of Average
+    reducescatter         n times the above, for Sum and for Average
 
-`convention()` says which ones a process has. It is read when a gradient is computed
-or put in a graph, and is a part of what the ranks compare: ranks that differ get an
-error. docs/differences.md says where Horovod's other gradients differ.
+`convention()` returns the current convention. Each gradient follows the convention that is
+current when the gradient is computed or added to a graph. The ranks compare their conventions
+and get an error if the conventions differ. The documentation's page on differences from
+Horovod lists other differences in gradients.
 """
 
 import functools
@@ -57,13 +61,13 @@ from tf_hvd.core.kinds import OF_TENSORS, Yield
 from tf_hvd.core.process_sets import WORLD
 from tf_hvd.core.tensorflow_hooks import in_xla, on_host
 
-# The name scope of what is made here, by which tf_hvd.training.dataflow knows it for a part
-# of the backward pass, also in a function that does not say so.
+# The name scope of the ops that this module adds. tf_hvd.training.dataflow recognises parts of the
+# backward pass by this scope, even in a function that does not mark them.
 DERIVATIVE = "tf_hvd_derivative"
 
 
 def _registered(op_type: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator: the op's derivative, whose ops have names in the scope DERIVATIVE."""
+    """Return a decorator that registers an op's gradient under the name scope DERIVATIVE."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -78,54 +82,54 @@ def _registered(op_type: str) -> Callable[[Callable[..., Any]], Callable[..., An
 
 
 def convention() -> str:
-    """Whose gradients of allgather, broadcast and reducescatter are computed.
+    """Return the convention for this process's gradients of allgather, broadcast, reducescatter.
 
-    Process sets and Keras optimizers follow Horovod by it, too: see docs/differences.md.
+    Process sets and Keras optimizers also follow this convention.
 
     Returns:
-      "tf_hvd", or "horovod" once one of Horovod's modules has been imported.
+      "tf_hvd" by default; "horovod" once one of Horovod's modules has been imported.
     """
     return Convention.name
 
 
 def use_horovods() -> None:
-    """Makes the gradients of allgather, broadcast and reducescatter Horovod's.
+    """Switch to Horovod's gradients of allgather, broadcast and reducescatter.
 
-    For the whole process and for good; what is in a graph already stays.
+    The switch is permanent and affects the whole process, but not existing graphs.
 
     Raises:
-      ImportError: there are gradients of tf_hvd's convention already.
+      ImportError: gradients with tf_hvd's convention were already computed.
     """
     if Convention.name == "tf_hvd" and Convention.asked:
         raise ImportError(
             "horovod was imported after tf_hvd had computed a gradient of allgather, broadcast or "
-            "reducescatter, which differ from Horovod's by the number of ranks: import horovod "
-            "at the start of the program, or nowhere."
+            "reducescatter. Horovod's gradients differ from tf_hvd's by a factor, the number of "
+            "ranks. Import horovod at the start of the program, or not at all."
         )
     Convention.name = "horovod"
 
 
 def _ask_convention(what: str) -> str:
-    """`convention()`, for a gradient that depends on it; the first one says so."""
+    """Return the convention for a gradient that depends on it; warn at the first such gradient."""
     first, Convention.asked = not Convention.asked, True
-    alone = basics.is_initialized() and (basics.size() == 1 or basics.rank() != 0)
-    if first and Convention.name == "tf_hvd" and not alone:
+    silent = basics.is_initialized() and (basics.size() == 1 or basics.rank() != 0)
+    if first and Convention.name == "tf_hvd" and not silent:
         log.warning(
-            "The gradient of %s is the derivative of the sum of all ranks' losses. Horovod's "
-            "gradients of allgather and broadcast are smaller by the number of ranks, and that of "
-            "reducescatter is larger: a script that was tuned with them gets them under Horovod's "
-            "names (tf_hvd run --as-horovod, tf_hvd.install_as_horovod()); docs/differences.md.",
+            "The gradient of %s is the derivative of the sum of all ranks' losses. With n ranks, "
+            "Horovod's gradients of allgather and broadcast are 1/n of it, and Horovod's gradient "
+            "of reducescatter is n times it. If your script was tuned with Horovod's gradients, "
+            "start it with tf_hvd run --as-horovod, or call tf_hvd.install_as_horovod().",
             what,
         )
     return Convention.name
 
 
-def _members(count: int, whose: str) -> list[str]:
-    return [f"gradient {i} by {whose}'s rule" for i in range(count)]
+def _members(count: int, convention: str) -> list[str]:
+    return [f"gradient {i} by {convention}'s rule" for i in range(count)]
 
 
 def _options(op: Any) -> dict[str, Any]:
-    """The arguments of the forward call that its gradient's collectives share."""
+    """Return the arguments of the forward call that the gradient's collectives also need."""
     return {
         "process_set": _attribute(op, "process_set_id", WORLD),
         "ignore_name_scope": _attribute(op, "ignore_name_scope", False),
@@ -140,12 +144,12 @@ def _attribute(op: Any, name: str, default: Any) -> Any:
 
 
 def _tensors(op: Any) -> list[Any]:
-    """The inputs that travel: all but the caller's step, which comes last where it is given."""
+    """Return the op's inputs without the caller's step, which is the last input if given."""
     return list(op.inputs)[: len(op.outputs)]
 
 
 def _as_they_travel(op: Any, tensors: list[Any]) -> list[Any]:
-    """In the type that a reducing op casts them to, if it does: its gradient travels alike."""
+    """Cast tensors to the op's `wire_dtype`, which its gradient also uses."""
     wire_dtype = _attribute(op, "wire_dtype", "")
     if not wire_dtype:
         return tensors
@@ -154,12 +158,12 @@ def _as_they_travel(op: Any, tensors: list[Any]) -> list[Any]:
 
 
 def _no_step(op: Any) -> list[None]:
-    """The gradient of what `_tensors` leaves out."""
+    """Return None as the gradient of each input that `_tensors` omits."""
     return [None] * (len(op.inputs) - len(op.outputs))
 
 
 def _dense(gradient: Any, like: Any) -> Any:
-    """The incoming gradient as a tensor; TensorFlow may hand None or float32 zeros."""
+    """Convert an incoming gradient to a tensor; TensorFlow may pass None or float32 zeros."""
     if gradient is None:
         return tf.zeros_like(like)
     return tf.cast(tf.convert_to_tensor(gradient), like.dtype)
@@ -184,14 +188,14 @@ class _Reduction:
         self.prescale, self.postscale = scales.of_attributes(*factors, exact)
         self.options = _options(op)
         self.scatters = scatters
-        self.whose = _ask_convention("reducescatter") if scatters else ""
+        self.convention = _ask_convention("reducescatter") if scatters else ""
 
     def reduce(self, tensors: list[Any], kind: int) -> list[Any]:
         options = ReductionOptions(op=kind, **self.options)
         return _calls.run_reduction("Allreduce", tensors, options)
 
     def _gathered_by_xla(self, names: list[str]) -> list[Any]:
-        """The gathered rows where XLA has as many come from each rank: some are padding."""
+        """Gather the rows in XLA, with padding because XLA needs equally many rows on each rank."""
         ranks = len(_native.process_set_ranks(self.options["process_set"]) or [0])
         padded, places = [], []
         for gradient, whole in zip(self.gradients, self.inputs, strict=True):
@@ -200,7 +204,7 @@ class _Reduction:
             most = each + tf.minimum(more, 1)
             paddings = [[0, most - own], *[[0, 0]] * (gradient.shape.rank - 1)]
             padded.append(tf.pad(gradient, paddings))
-            # The first ranks have a row more: each of the others one of padding before its own.
+            # The first ranks have one more row. Each later rank's rows follow a padding row.
             place = tf.range(rows)
             behind = (place - more * most) // tf.maximum(each, 1)
             places.append(place + tf.maximum(behind, 0) * (most - each))
@@ -208,18 +212,18 @@ class _Reduction:
         return [tf.gather(total, place) for total, place in zip(gathered, places, strict=True)]
 
     def totals(self) -> list[Any]:
-        """The derivative of the sum of the losses with respect to the whole results."""
+        """Return the derivative of the sum of the losses with respect to the whole results."""
         if self.scatters:
-            names = _members(len(self.gradients), self.whose)
+            names = _members(len(self.gradients), self.convention)
             if in_xla():
                 return self._gathered_by_xla(names)
             return _calls.run_allgather(self.gradients, member_names=names, **self.options)
         return self.reduce(self.gradients, reduce_ops.Sum)
 
     def linear(self) -> list[Any]:
-        """Of Sum and Average."""
+        """Return the gradient of Sum or Average."""
         if not self.scatters:
-            # The kernel scales without an intermediate rounding.
+            # The kernel scales without rounding in between.
             options = ReductionOptions(
                 op=self.kind,
                 prescale_factor=self.prescale,
@@ -230,12 +234,12 @@ class _Reduction:
         return [self._finished(scales.wide(total), total.dtype) for total in self.totals()]
 
     def extremum(self) -> list[Any]:
-        """Of Min and Max: to the ranks that hold the extremum."""
+        """Return the gradient of Min or Max: nonzero where this rank holds the extremum."""
         if self.prescale == self.postscale == 1.0 and not self.scatters:
             extrema = self.outputs
         else:
-            # Scaling rounds, so that results cannot be compared with inputs. A
-            # negative scale before the reduction turns smallest into largest.
+            # Scaling rounds, so results cannot be compared with inputs. A negative scale
+            # before the reduction turns the smallest into the largest.
             other = reduce_ops.Max if self.kind == reduce_ops.Min else reduce_ops.Min
             extrema = self.reduce(self.inputs, self.kind if self.prescale >= 0.0 else other)
         mine = [
@@ -255,10 +259,10 @@ class _Reduction:
         ]
 
     def product(self) -> list[Any]:
-        """Of Product: the others' product.
+        """Return the gradient of Product: the product of the other ranks' values.
 
-        Formed from all ranks' factors, not by division: it holds where a factor is
-        zero, and so do the derivatives of this derivative.
+        The code multiplies the other ranks' values instead of dividing the product by this rank's
+        value. The gradient and its own derivatives are therefore correct where a value is zero.
         """
         flat = [tf.reshape(x, [1, -1]) for x in self.inputs]
         factors = _calls.run_allgather(flat, **self.options)
@@ -272,19 +276,19 @@ class _Reduction:
         return results
 
     def _finished(self, wide: Any, dtype: tf.DType) -> Any:
-        """The gradient, but for the factors that every operation has."""
+        """Apply the factors that all reduce ops have in common, and cast the gradient."""
         result = _times(wide, self.prescale * self.postscale)
         count = tf.cast(basics.size_op(self.options["process_set"]), wide.dtype)
-        # Horovod's is larger by the number of ranks.
-        if self.kind == reduce_ops.Average and self.whose != "horovod":
+        # Horovod multiplies this gradient by the number of ranks.
+        if self.kind == reduce_ops.Average and self.convention != "horovod":
             result /= count
-        if self.kind == reduce_ops.Sum and self.whose == "horovod":
+        if self.kind == reduce_ops.Sum and self.convention == "horovod":
             result *= count
         return tf.cast(result, dtype)
 
 
 def _place(process_set: int) -> Any:
-    """Place of this rank in the set, read when the graph runs: an int32 scalar."""
+    """Return this rank's index in the set as an int32 scalar, read when the graph runs."""
     if process_set == 0:
         return basics.rank_op()
     with on_host():
@@ -295,7 +299,7 @@ def _place(process_set: int) -> Any:
 
 
 def _without_own(rows: Any, process_set: int) -> Any:
-    """A row for each rank, with ones in the place of this rank's."""
+    """Return the rows of all ranks, with this rank's row replaced by ones."""
     own = tf.equal(tf.range(tf.shape(rows)[0]), _place(process_set))
     return tf.where(own[:, tf.newaxis], tf.ones_like(rows), rows)
 
@@ -330,10 +334,10 @@ for _kind in OF_TENSORS.values():
 
 
 def _totals(what: str, gradients: list[Any], options: dict[str, Any]) -> list[Any]:
-    """The sums of all ranks' gradients; Horovod's averages."""
-    whose = _ask_convention(what)
-    kind = reduce_ops.Average if whose == "horovod" else reduce_ops.Sum
-    names = _members(len(gradients), whose)
+    """Return the sums of all ranks' gradients; the averages under Horovod's convention."""
+    convention = _ask_convention(what)
+    kind = reduce_ops.Average if convention == "horovod" else reduce_ops.Sum
+    names = _members(len(gradients), convention)
     return _calls.run_reduction(
         "Allreduce", gradients, ReductionOptions(op=kind, **options), member_names=names
     )
@@ -342,7 +346,7 @@ def _totals(what: str, gradients: list[Any], options: dict[str, Any]) -> list[An
 def _allgather_gradients(op: Any, gradients: Sequence[Any]) -> list[Any]:
     inputs, options = _tensors(op), _options(op)
     totals = _totals("allgather", _all_dense(gradients, op.outputs), options)
-    # One column for each tensor, after the rank's number.
+    # One column for each tensor, after the column of ranks.
     with on_host():
         rows = tf.stack([tf.shape(x, out_type=tf.int64)[0] for x in inputs])
         me = tf.cast(basics.rank_op(), tf.int64)
@@ -352,7 +356,7 @@ def _allgather_gradients(op: Any, gradients: Sequence[Any]) -> list[Any]:
         starts = tf.reduce_sum(before, axis=0)
     results = []
     for i, (x, total) in enumerate(zip(inputs, totals, strict=True)):
-        # Not total[start:end], of which XLA would not know the size.
+        # Not total[start:end], because XLA would not know the size of this slice.
         shape = tf.shape(x, out_type=tf.int64)
         begin = tf.concat([starts[i : i + 1], tf.zeros_like(shape[1:])], axis=0)
         own = tf.slice(total, begin, shape)
@@ -375,7 +379,7 @@ def _grouped_allgather_gradient(op: Any, *gradients: Any) -> list[Any]:
 def _broadcast_gradient(op: Any, gradient: Any) -> Any:
     total = _totals("broadcast", [_dense(gradient, op.inputs[0])], _options(op))[0]
     at_root = tf.equal(basics.rank_op(), op.get_attr("root_rank"))
-    # Chosen, not multiplied by zero: an infinity must not become NaN elsewhere.
+    # Selected, not multiplied by zero, so that an infinity does not become NaN on other ranks.
     return tf.where(at_root, total, tf.zeros_like(total))
 
 
@@ -383,18 +387,18 @@ def _broadcast_gradient(op: Any, gradient: Any) -> Any:
 def alltoall_gradient(
     op: Any, grad_wrt_output: Any, grad_wrt_received_splits: Any
 ) -> tuple[Any, None]:
-    """The gradient of alltoall: rows go back where they came from.
+    """Return the gradient of alltoall by sending rows back to the ranks that they came from.
 
     Args:
       op: the forward op.
-      grad_wrt_output: the gradient of its first output.
-      grad_wrt_received_splits: of the numbers of rows, which has no meaning.
+      grad_wrt_output: gradient of the op's first output, the received rows.
+      grad_wrt_received_splits: gradient of the op's second output, the numbers of rows; unused.
 
     Returns:
-      The gradient of the rows, and none of the splits.
+      A tuple: the gradient of the sent rows, and None for the splits.
     """
     x, (output, received_splits) = op.inputs[0], op.outputs
-    # XLA compiles equal parts alone, and those come back in equal parts.
+    # XLA compiles only equal parts, so equal parts come back.
     splits = received_splits[:0] if in_xla() else received_splits
     sent, _ = _calls.run_alltoall(_dense(grad_wrt_output, output), splits, **_options(op))
     shape = tf.shape(x, out_type=tf.int64)

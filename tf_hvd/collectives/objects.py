@@ -1,13 +1,13 @@
-"""Python objects from rank to rank, pickled (cloudpickle).
+"""Collectives on Python objects, which are pickled with cloudpickle.
 
-The ranks of a job trust each other: what is received is unpickled.
+The ranks of a job trust each other, so they unpickle the data that they receive.
 
-Large objects travel in pieces, and large buffers in them (arrays) from and to
-where they lie, beside the pickle (PEP 574): a rank needs the room for what it
-receives and for a piece or two more, and no length is limited.
+Large objects are sent in pieces. Large buffers in an object, such as arrays, are sent separately
+from the pickle, directly from and into their own memory (PEP 574). A rank therefore needs memory
+only for the received object and one or two pieces. The size of an object is not limited.
 
-In v1 graph mode the transfers run in a small graph and session of their own:
-the program's graph does not grow with each call and may be finalized.
+In v1 graph mode the transfers run in a small separate graph and session. The
+program's graph therefore does not grow with each call, and may be finalized.
 """
 
 import dataclasses
@@ -29,24 +29,24 @@ from tf_hvd.core.tensorflow_hooks import on_host, verbatim
 _GOOD, _FAILED = 0, 1
 
 PIECE_BYTES = 2 << 20
-"""How much of an object is sent at once: so little that its copies stay in the caches."""
+"""Size of a piece of an object, in bytes; copies of a piece fit in the CPU's caches."""
 
 OUT_OF_BAND_BYTES = 1 << 20
-"""Buffers from this length on are sent by themselves, shorter ones in the pickle."""
+"""Smallest size, in bytes, of a buffer that is sent separately from the pickle."""
 
 
 class Title(str):
-    """The name of requests of tf_hvd's own, in words, as errors and stall reports show it."""
+    """A plain-language name for an internal request, used in errors and stall reports."""
 
     __slots__ = ()
 
 
-# What the second of an object's requests is about, in the name that users see.
+# Texts that replace the suffixes of request names in errors and reports.
 _IN_WORDS = {".sz": " (sizes)"}
 
 
 def _graph_runner(collective: Callable[[Any], Any], dtype: tf.DType) -> Any:
-    """Runs one collective on a NumPy vector in a private v1 graph and session."""
+    """Return a function that runs one collective on a vector in a private v1 graph and session."""
     with tf.Graph().as_default() as graph:
         given = tf.compat.v1.placeholder(dtype, [None])
         output = collective(given)
@@ -54,7 +54,7 @@ def _graph_runner(collective: Callable[[Any], Any], dtype: tf.DType) -> Any:
 
 
 class Channel:
-    """Sends vectors under one name in one process set, at once, in any mode."""
+    """Collectives on NumPy vectors under one name in one process set, in eager and graph mode."""
 
     def __init__(self, name: str, process_set: ProcessSet) -> None:
         self._name = name
@@ -65,7 +65,7 @@ class Channel:
         return self._run(None, suffix, value)
 
     def broadcast(self, value: np.ndarray, root: int, suffix: str) -> np.ndarray:
-        """The root's vector; the others give one of the same length."""
+        """Return the root's vector; other ranks pass any vector of the same length."""
         return self._run(root, suffix, value)
 
     def _run(self, root: int | None, suffix: str, value: np.ndarray) -> np.ndarray:
@@ -84,7 +84,7 @@ class Channel:
         name = f"{self._name}{suffix}"
         if isinstance(self._name, Title):
             name = f"{self._name}{_IN_WORDS.get(suffix, '')}"
-            # A node of a graph has no words.
+            # A graph's node name cannot contain words with spaces.
             name = name if tf.executing_eagerly() else re.sub(r"[^A-Za-z0-9_.]+", "_", name)
         with on_host():
             if root is None:
@@ -99,10 +99,10 @@ def channel_of(name: str, process_set: ProcessSet) -> Channel:
 
 @dataclasses.dataclass(frozen=True)
 class _Pickled:
-    """An object as bytes: the pickle, then the buffers that it refers to.
+    """A pickled object: its parts are the pickle and then the buffers that it refers to.
 
-    If it could not be pickled, the only part is the text of the error: the other
-    ranks wait for something.
+    If the object could not be pickled, the only part is the text of the error. It is sent instead
+    of the object, because the other ranks wait for data.
     """
 
     parts: list[np.ndarray]
@@ -110,7 +110,7 @@ class _Pickled:
 
     @property
     def header(self) -> np.ndarray:
-        """Whether it worked, the number of parts, and the length of the first."""
+        """The state (_GOOD or _FAILED), the number of parts, and the size of the first in bytes."""
         state = _GOOD if self.error is None else _FAILED
         return np.array([state, len(self.parts), len(self.parts[0])], np.int64)
 
@@ -137,7 +137,11 @@ def _pickle(obj: Any) -> _Pickled:
 
 
 def _unpickle(state: int, parts: Sequence[np.ndarray], rank: int) -> Any:
-    """The object; the parts after the first become its memory."""
+    """Unpickle an object; the parts after the first become the memory of its buffers.
+
+    Raises:
+      RuntimeError: the sender could not pickle the object.
+    """
     if state == _FAILED:
         text = parts[0].tobytes().decode()
         raise RuntimeError(f"rank {rank} could not pickle its object: {text}")
@@ -145,7 +149,7 @@ def _unpickle(state: int, parts: Sequence[np.ndarray], rank: int) -> Any:
 
 
 def _spread(channel: Channel, root: int, part: np.ndarray | None, size: int) -> np.ndarray:
-    """Sends one part from the root to all, in pieces; elsewhere `part` is None."""
+    """Send one part from the root to all ranks, in pieces; `part` is None on other ranks."""
     result = np.empty(size, np.uint8) if part is None else part
     source = np.zeros(min(size, PIECE_BYTES), np.uint8) if part is None else part
     for begin in range(0, size, PIECE_BYTES):
@@ -160,7 +164,7 @@ def _spread(channel: Channel, root: int, part: np.ndarray | None, size: int) -> 
 def _spread_object(
     channel: Channel, root: int, mine: _Pickled | None, header: np.ndarray
 ) -> list[np.ndarray]:
-    """All parts of an object, from the root to all, after its header."""
+    """Send all parts of an object from the root to all ranks, which already have its header."""
     sizes = header[2:]
     if header[1] > 1:
         sizes = np.zeros(header[1], np.int64)
@@ -193,27 +197,31 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The object of one rank, on all of them. Of any size.
+    """Send one rank's Python object to all ranks. The size of the object is not limited.
 
     Args:
-      obj: anything that cloudpickle can pickle; ignored on the other ranks.
-      root_rank: whose object it is: a rank of the job, also with a process set.
-      session: accepted for Horovod's scripts; none is needed.
-      name: name of the requests, `<name>.sz` and `<name>.t`; the same on all
-        ranks. "broadcast_object" if not given.
-      process_set: who takes part.
+      obj: on the root, any object that cloudpickle can pickle; ignored on other ranks.
+      root_rank: int, the rank that sends its object, 0 by default. With a process set, this is
+        the rank in the job, not the index in the set.
+      session: accepted for compatibility with Horovod; unused.
+      name: name of the call, the same on all ranks; "broadcast_object" by default. Its
+        collectives are named `<name>.sz` and `<name>.t`.
+      process_set: the participating ranks; all by default.
 
     Returns:
-      `obj` itself at the root, a copy elsewhere. Arrays in it can be written to.
+      `obj` itself on the root; a copy on other ranks. Arrays in the copy are writable.
 
     Raises:
-      RuntimeError: on all ranks but the root: the root could not pickle its object; the
-        text says why.
-      Exception: on the root, what pickling has raised; on another rank, what unpickling has
-        raised, such as ModuleNotFoundError.
-      TypeError: `root_rank` is no integer, or `name` no string.
+      RuntimeError: on the other ranks, if the root could not pickle its object; the
+        text gives the reason.
+      Exception: on the root, the error from pickling; on another rank, the error from
+        unpickling, such as ModuleNotFoundError.
+      TypeError: `root_rank` is not an integer, or `name` is not a string.
       ValueError: `init` was not called, or `process_set` is not registered.
-      tf.errors.InvalidArgumentError: there is no such root rank.
+      tf.errors.InvalidArgumentError: `root_rank` is not a rank of the set.
+
+    Example:
+      settings = hvd.broadcast_object({"rate": 0.1} if hvd.is_root() else None)
     """
     root = _calls.checked_root(root_rank)
     channel = channel_of(_calls.checked_name(name) or "broadcast_object", process_set)
@@ -227,21 +235,28 @@ def broadcast_object_fn(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Callable[[Any], Any]:
-    """`broadcast_object` as a function of the object alone, to be called many times.
+    """Return a function that sends the root's object to all ranks, for repeated calls.
 
-    In v1 graph mode all calls use one graph, made in the first.
+    In v1 graph mode all calls use one graph, which the first call creates.
 
     Args:
-      root_rank: see `broadcast_object`, as are the others.
-      session: see there.
-      name: see there.
-      process_set: see there.
+      root_rank: see `broadcast_object`.
+      session: see `broadcast_object`.
+      name: see `broadcast_object`.
+      process_set: see `broadcast_object`.
+
+    Returns:
+      A function that takes this rank's object and returns the root's object.
+
+    Example:
+      from_root = hvd.broadcast_object_fn(root_rank=0)
+      assert from_root(hvd.rank()) == 0
     """
     root = _calls.checked_root(root_rank)
     channel = Channel(_calls.checked_name(name) or "broadcast_object", process_set)
 
     def broadcast(obj: Any) -> Any:
-        """The root's object, on all ranks."""
+        """Return the root's object on all ranks."""
         return _broadcast(channel, obj, root)
 
     return broadcast
@@ -250,10 +265,10 @@ def broadcast_object_fn(
 def _gather(
     channel: Channel, mine: _Pickled, headers: np.ndarray, process_set: ProcessSet
 ) -> Iterator[list[np.ndarray]]:
-    """The parts of each rank's object, one rank after the other.
+    """Yield the parts of each rank's object, in rank order.
 
-    What is small comes by one allgather. What is not is broadcast by each rank in
-    turn, so that no more than one object is here as bytes.
+    Small objects are sent in one allgather. Large objects are broadcast by one rank after
+    another, so only one object at a time is held as bytes.
     """
     if headers[:, 1].max() == 1 and headers[:, 2].sum() <= PIECE_BYTES:
         everything = channel.allgather(mine.parts[0], ".t")
@@ -262,7 +277,7 @@ def _gather(
     me = process_set.rank()
     for place, root in enumerate(process_set.ranks or ()):
         parts = _spread_object(channel, root, mine if place == me else None, headers[place])
-        # The copy of one's own object must not be made of its memory.
+        # The copy of this rank's own object must not share its memory.
         yield [part.copy() for part in parts] if place == me else parts
 
 
@@ -273,24 +288,29 @@ def allgather_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """All ranks' objects, as a list in the order of the ranks. Of any size.
+    """Gather all ranks' Python objects in a list. The size of the objects is not limited.
 
     Args:
-      obj: anything that cloudpickle can pickle.
-      session: accepted for Horovod's scripts; none is needed.
-      name: see `broadcast_object`; "allgather_object" if not given.
-      process_set: who takes part.
+      obj: any object that cloudpickle can pickle.
+      session: accepted for compatibility with Horovod; unused.
+      name: see `broadcast_object`; "allgather_object" by default.
+      process_set: the participating ranks; all by default.
 
     Returns:
-      A list of copies, including one of this rank's own object.
+      A list with a copy of each rank's object, in rank order, including this rank's own.
 
     Raises:
-      RuntimeError: on all ranks: a rank has called `join`, and so has no object to give. On
-        ranks whose own object could be pickled: another rank's could not; the text says why.
-      Exception: on a rank that could not pickle its object, what pickling has raised; on one
-        that cannot unpickle another's, what unpickling has raised.
+      RuntimeError: a rank has called `join` and therefore contributes no object. Or another rank
+        could not pickle its object; the text gives the reason.
+      Exception: the error from pickling, on a rank that cannot pickle its object; the error from
+        unpickling, on a rank that cannot unpickle a received object.
       ValueError: `process_set` is not registered.
       tf.errors.FailedPreconditionError: `init` was not called.
+
+    Example:
+      assert hvd.allgather_object({"rank": hvd.rank()})[1:] == [
+          {"rank": rank} for rank in range(1, hvd.size())
+      ]
     """
     channel = channel_of(_calls.checked_name(name) or "allgather_object", process_set)
     mine = _pickle(obj)
@@ -299,7 +319,8 @@ def allgather_object(
     if len(headers) != len(roots):
         raise RuntimeError(
             f"allgather_object: {len(roots) - len(headers)} of the {len(roots)} ranks have called "
-            "join() and have no object to give. Call it before join(), or when join() has returned."
+            "join() and contribute no object. Call allgather_object() on all ranks before join(), "
+            "or after join() has returned."
         )
     for place in np.flatnonzero(headers[:, 0] == _FAILED)[:1]:
         root = roots[place]

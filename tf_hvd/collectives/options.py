@@ -1,4 +1,4 @@
-"""ReductionOptions: how tensors are reduced, checked once and handed on as one value."""
+"""ReductionOptions: the checked arguments of a reduction as one value."""
 
 import dataclasses
 import functools
@@ -12,39 +12,40 @@ from tf_hvd.collectives import reduce_ops, scales
 from tf_hvd.collectives.compression import Compression, Compressor
 from tf_hvd.collectives.powersgd import PowerSGD
 from tf_hvd.core import config
-from tf_hvd.core.process_sets import ProcessSet, global_process_set, id_of
+from tf_hvd.core.process_sets import ProcessSet, check_kind, global_process_set, id_of
 from tf_hvd.core.tensorflow_hooks import warn_deprecated
 
 
 def resolve_sparse(sparse: str | None) -> str:
-    """The way that `sparse=` means: "auto", "rows" or "dense"; None is TF_HVD_SPARSE."""
+    """Return the mode that `sparse=` selects: "auto", "rows" or "dense".
+
+    None selects the mode in the setting TF_HVD_SPARSE.
+    """
     if sparse is None:
         return config.SPARSE.read()
     if sparse not in config.SPARSE.choices:
         known = ", ".join(repr(choice) for choice in config.SPARSE.choices)
-        raise ValueError(f"sparse={sparse!r} is not one of {known}.")
+        raise ValueError(f"sparse={sparse!r} is not a valid mode; use one of {known}.")
     return sparse
 
 
 def _resolve_groups(groups: Any, num_groups: int) -> Any:
-    """None, a positive number, or a list of lists of variables."""
+    """Return the groups: None, a positive number, or a list of lists of variables."""
     if num_groups:
         warn_deprecated("num_groups= is deprecated; use groups=.")
         groups = num_groups if groups is None else groups
-    if groups is None:
-        return None
-    if isinstance(groups, int):
-        if isinstance(groups, bool) or groups <= 0:
-            raise ValueError(f"groups={groups!r} must be a positive number or lists of variables.")
-        return groups
-    if not isinstance(groups, (list, tuple)) or not all(
+    is_number = isinstance(groups, int) and not isinstance(groups, bool) and groups > 0
+    are_lists = isinstance(groups, (list, tuple)) and all(
         isinstance(group, (list, tuple)) for group in groups
-    ):
-        raise ValueError("groups= must be a positive number or a list of lists of variables.")
-    return groups
+    )
+    if groups is None or is_number or are_lists:
+        return groups
+    raise ValueError(
+        f"groups={groups!r} is not valid; pass a positive integer or a list of lists of variables."
+    )
 
 
-# Of the ops that reduce; those of ops/common.h.
+# Attributes of the reducing ops, with the defaults that ops/common.h declares.
 _DEFAULTS: tuple[tuple[str, Any], ...] = (
     ("ignore_name_scope", False),
     (scales.ATTRIBUTE, []),
@@ -56,28 +57,29 @@ _DEFAULTS: tuple[tuple[str, Any], ...] = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReductionOptions:
-    """How tensors are reduced: what the public functions take as a dozen arguments.
+    """The arguments that tell a public function how to reduce tensors, as one value.
 
-    They make one of it, and everything behind them gets that by keyword. Hashable. What the
-    attributes mean is said there, in `allreduce` and `DistributedOptimizer`.
+    The public functions create this object and pass it to internal functions. It is hashable.
+    `allreduce` and `DistributedOptimizer` document its attributes.
 
     Raises:
-      TypeError: `compression` is no Compressor.
-      ValueError: no such op, or no such way for IndexedSlices; PowerSGD where the
-        average is not taken plainly.
+      TypeError: `compression` is neither a Compressor nor a PowerSGD.
+      ValueError: `op` or `sparse` is invalid; or PowerSGD is combined with an op other than
+        Average or with a `prescale_factor` other than 1.
     """
 
     op: int = reduce_ops.Average
     prescale_factor: float = 1.0
     postscale_factor: float = 1.0
     compression: type[Compressor] | PowerSGD = Compression.none
-    process_set: ProcessSet | int = global_process_set  # an op's gradient knows its number only
+    process_set: ProcessSet | int = global_process_set  # the gradient of an op knows only a number
     ignore_name_scope: bool = False
     device_dense: str = ""
     device_sparse: str = ""
     sparse: str | None = None
     sparse_as_dense: bool = False
-    # None for buckets, a number of groups, or lists of variables; compared is what comes of it.
+    # None for buckets, a number of groups, or lists of variables. Not compared here, because
+    # callers compare the resulting groups.
     groups: Any = dataclasses.field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -89,24 +91,33 @@ class ReductionOptions:
         ):
             raise TypeError(
                 f"compression={self.compression!r} cannot compress; pass hvd.Compression.none, "
-                "hvd.Compression.fp16, hvd.Compression.bf16 or a Compressor of your own."
+                "hvd.Compression.fp16, hvd.Compression.bf16 or a subclass of hvd.Compressor."
             )
         if isinstance(self.compression, PowerSGD) and (
             self.op != reduce_ops.Average or self.prescale_factor != 1.0
         ):
-            raise ValueError("PowerSGD needs op=Average and gradient_predivide_factor=1.")
+            raise ValueError(
+                "PowerSGD needs op=Average and gradient_predivide_factor=1; pass these values, or "
+                "another compression."
+            )
 
     @classmethod
     def of_gradients(
         cls, *, gradient_predivide_factor: float = 1.0, num_groups: int = 0, **options: Any
     ) -> "ReductionOptions":
-        """What an optimizer or a tape is told.
+        """Create the options of an optimizer or a tape from its arguments.
 
         Raises:
-          ValueError: `gradient_predivide_factor` with an op other than Average;
-            `groups` is neither a positive number nor lists of variables; and as
-            this class.
+          ValueError: `gradient_predivide_factor` is 0, or is combined with an op other than
+            Average; `groups` is neither a positive number nor lists of variables. The
+            constructor may raise other errors.
         """
+        check_kind(options.get("process_set", global_process_set))
+        if not gradient_predivide_factor:
+            raise ValueError(
+                "gradient_predivide_factor=0 is not valid, because gradients are divided by it; "
+                "pass a positive number, such as hvd.size()."
+            )
         groups = _resolve_groups(options.pop("groups", None), num_groups)
         made = cls(
             prescale_factor=1.0 / gradient_predivide_factor,
@@ -115,12 +126,15 @@ class ReductionOptions:
             **options,
         )
         if gradient_predivide_factor != 1.0 and made.op != reduce_ops.Average:
-            raise ValueError("gradient_predivide_factor needs op=Average.")
+            raise ValueError(
+                f"gradient_predivide_factor={gradient_predivide_factor} needs op=Average; pass "
+                "op=hvd.Average, or omit gradient_predivide_factor."
+            )
         return made
 
     @functools.cached_property
     def attributes(self) -> dict[str, Any]:
-        """The attributes of an op that reduces, all but the set's number; not to be changed."""
+        """The attributes of a reducing op, except the set's number. Do not change the dict."""
         return {
             "reduce_op": self.op,
             "prescale_factor": self.prescale_factor,
@@ -133,48 +147,49 @@ class ReductionOptions:
         }
 
     @functools.cached_property
-    def attributes_in_turn(self) -> tuple[Any, ...] | None:
-        """Names and values of those without a default, and of the others that are not it.
+    def flat_attributes(self) -> tuple[Any, ...] | None:
+        """The names and values, alternating, of the attributes that differ from their defaults.
 
-        TensorFlow takes time for each. None where a tensor needs more than to go through the op.
+        Defaults are omitted because TensorFlow spends time on each attribute. None if a tensor
+        needs more work than the op itself.
         """
         if self.compression is not Compression.none or self.device_dense:
             return None
-        told = (item for item in self.attributes.items() if item not in _DEFAULTS)
-        return tuple(itertools.chain.from_iterable(told))
+        given = (item for item in self.attributes.items() if item not in _DEFAULTS)
+        return tuple(itertools.chain.from_iterable(given))
 
     def averages_in_int64(self, dtype: tf.DType) -> bool:
-        """Whether tensors of this type travel as int64, so that their sum does not wrap around."""
+        """Return whether tensors of this dtype are sent as int64, to keep sums from overflowing."""
         return self.op == reduce_ops.Average and dtype in scales.NARROW
 
     @property
     def set_id(self) -> int:
-        """The number of the process set, which must be registered."""
+        """The number of the process set; raises ValueError if the set is not registered."""
         return self.process_set if isinstance(self.process_set, int) else id_of(self.process_set)
 
     @property
     def set_size(self) -> int | None:
-        """How many ranks take part; None if that is not known now."""
+        """The number of participating ranks; None if it is not known yet."""
         return None if isinstance(self.process_set, int) else self.process_set.size()
 
     @property
     def compressor(self) -> type[Compressor]:
-        """What makes each tensor smaller by itself."""
+        """The compressor for individual tensors; raises ValueError for PowerSGD."""
         if isinstance(self.compression, PowerSGD):
             raise ValueError(
-                "PowerSGD keeps a state for each gradient from step to step: pass it to an "
-                "optimizer or a tape."
+                "compression=PowerSGD cannot be used in a single call, because it keeps a state "
+                "for each gradient between steps; pass it to an optimizer or a tape."
             )
         return self.compression
 
     def check_slices(self, *tensors: Any) -> None:
-        """Raises if there are IndexedSlices among `tensors` that the op cannot reduce."""
+        """Raise NotImplementedError if `tensors` include IndexedSlices that `op` cannot reduce."""
         if self.op in (reduce_ops.Sum, reduce_ops.Average):
             return
         if any(isinstance(tensor, tf.IndexedSlices) for tensor in tensors):
             raise NotImplementedError(
                 f"allreduce of IndexedSlices with op={reduce_ops.NAMES[self.op]} is not defined; "
-                "use Sum or Average, or convert them with tf.convert_to_tensor."
+                "use Sum or Average, or convert the IndexedSlices with tf.convert_to_tensor."
             )
 
 
@@ -185,7 +200,7 @@ _OF_GRADIENTS = {
 
 
 def about_reduction(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the `locals()` of an optimizer or a tape what `ReductionOptions.of_gradients` takes."""
+    """Select the arguments of `ReductionOptions.of_gradients` from the `locals()` of its caller."""
     return {name: value for name, value in arguments.items() if name in _OF_GRADIENTS}
 
 
@@ -200,16 +215,16 @@ def options_of_call(
     device_sparse: str = "",
     sparse: str | None = None,
 ) -> ReductionOptions:
-    """What a collective is told; calls that are told alike get the same object.
+    """Return the options of a collective; calls with equal arguments get the same object.
 
-    The arguments are attributes of the class. Those that scale get one of their own: 0.0 and
-    -0.0 are equal, and not the same.
+    The arguments are those of ReductionOptions. A call with scale factors gets a new object,
+    because 0.0 and -0.0 compare equal but give different results.
     """
-    told = (op, compression, process_set, ignore_name_scope, device_dense, device_sparse, sparse)
+    given = (op, compression, process_set, ignore_name_scope, device_dense, device_sparse, sparse)
     try:
-        made = _unscaled(*told)
-    except TypeError:  # one of them has no hash
-        made = _unscaled.__wrapped__(*told)
+        made = _unscaled(*given)
+    except TypeError:  # an argument is not hashable
+        made = _unscaled.__wrapped__(*given)
     if prescale_factor == 1.0 == postscale_factor:
         return made
     return dataclasses.replace(

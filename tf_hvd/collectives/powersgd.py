@@ -1,10 +1,10 @@
-"""PowerSGD: gradients travel as the product of two thin matrices.
+"""PowerSGD: gradients are sent as the product of two thin matrices.
 
-Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for
-Distributed Optimization", NeurIPS 2019. For a gradient of n x m numbers (n + m) * rank
-travel. What the approximation leaves out is kept and added to the next gradient
-(error feedback). It pays where the network is slow and the layers are large; it
-changes the training, so compare the accuracy that it reaches.
+The algorithm is from Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient
+Compression for Distributed Optimization", NeurIPS 2019. For a gradient of n x m numbers,
+(n + m) * rank numbers are sent. The error of the approximation is kept and added to the next
+gradient (error feedback). PowerSGD helps if the network is slow and the layers are large. It
+changes the results of training, so compare the accuracy with and without it.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tf_hvd.core.tensorflow_hooks import ByVariables, state_variable, tf_variable, waits_for
 
-# Averages tensors of any dtypes over the ranks, as one step under a name.
+# A function that averages tensors of any dtypes across the ranks, under a name.
 Average = Callable[[list[Any], str], list[Any]]
 
 
@@ -23,34 +23,44 @@ Average = Callable[[list[Any], str], list[Any]]
 class _Matrix:
     rows: int
     columns: int
-    error: Any  # [rows, columns], what was left out so far; this rank's own
-    basis: Any  # [columns, rank], Q of the last step; the same on all ranks
+    error: Any  # [rows, columns], the accumulated error of this rank
+    basis: Any  # [columns, rank], Q of the previous step; the same on all ranks
 
 
 class PowerSGD:
     """Low-rank compression of the gradients of an optimizer or a tape.
 
-    `hvd.DistributedOptimizer(optimizer, compression=hvd.PowerSGD(rank=4))`. Only for
-    op=Average. Gradients of fewer than two dimensions, and those that would not get
-    smaller by `min_ratio`, are averaged as they are.
+    Pass it as `hvd.DistributedOptimizer(optimizer, compression=hvd.PowerSGD(rank=4))`. It needs
+    op=Average. Gradients with fewer than two dimensions, and gradients that would shrink by less
+    than `min_ratio`, are averaged uncompressed.
 
-    All ranks must run on processors that compute alike: each orthogonalises the same
-    matrix by itself.
+    All ranks must run on processors with identical arithmetic, because each rank orthogonalises
+    the same matrix independently.
 
     Args:
-      rank: columns of the thin matrices; more is closer to the gradient.
-      min_ratio: how many times smaller a gradient must get.
-      error_feedback: add what was left out to the next gradient. The sums are this
-        rank's own and are not in checkpoints.
+      rank: int, number of columns of the thin matrices, 4 by default. More columns approximate
+        the gradient better.
+      min_ratio: float, 2.0 by default. A gradient is compressed only if it shrinks by at least
+        this factor.
+      error_feedback: bool, whether to add the error of the approximation to the next gradient;
+        True by default. The accumulated errors differ between ranks and are not in checkpoints.
 
     Raises:
       ValueError: `rank` or `min_ratio` is below 1.
+
+    Example:
+      optimizer = hvd.DistributedOptimizer(
+          keras.optimizers.SGD(0.1), compression=hvd.PowerSGD(rank=2)
+      )
     """
 
-    def __init__(self, rank: int = 4, min_ratio: float = 2.0, error_feedback: bool = True) -> None:
+    def __init__(
+        self, rank: int = 4, *, min_ratio: float = 2.0, error_feedback: bool = True
+    ) -> None:
         if rank < 1 or min_ratio < 1:
             raise ValueError(
-                f"PowerSGD(rank={rank}, min_ratio={min_ratio}): both must be at least 1."
+                f"PowerSGD(rank={rank}, min_ratio={min_ratio}) is not valid; pass at least 1 for "
+                "both."
             )
         self.rank = rank
         self.min_ratio = min_ratio
@@ -61,20 +71,19 @@ class PowerSGD:
     def average(
         self, gradients: Sequence[Any], variables: Sequence[Any], average: Average
     ) -> list[Any]:
-        """Approximate averages over the ranks.
+        """Return the approximate averages of gradients across the ranks.
 
         Args:
           gradients: tensors with known shapes; None stays None.
-          variables: what they belong to. What is kept from step to step is kept for
-            each variable; of a source that is no variable, for its place among those.
-          average: how tensors are averaged exactly.
+          variables: the gradients' sources. The state between steps is kept for each variable.
+            For a source that is not a variable, the state is kept for its position in this list.
+          average: function that averages tensors exactly; takes a list of tensors and a name.
 
         Returns:
-          Tensors of the shapes and dtypes of `gradients`, with the same bits on all
-          ranks.
+          Tensors with the shapes and dtypes of `gradients`, bitwise the same on all ranks.
 
         Raises:
-          ValueError: a shape is not known, or not that of the step before.
+          ValueError: a shape is unknown, or differs from the previous step.
         """
         matrices = {
             i: self._matrix_of(i, gradient, variables)
@@ -124,7 +133,7 @@ class PowerSGD:
 
         if isinstance(variable, tf.Variable):
             return self._matrices.get([variable], make)
-        # Tensors are others in each step: known by the variables beside them.
+        # Tensors are new in each step, so only the variables in the list identify the list.
         known = [v for v in variables if isinstance(tf_variable(v), tf.Variable)]
         places = self._of_tensors.get(known, dict)
         if index not in places:
@@ -133,25 +142,29 @@ class PowerSGD:
         if matrix is not None and gradient.shape.num_elements() != matrix.rows * matrix.columns:
             raise ValueError(
                 f"PowerSGD: the gradient of source {index}, a tensor, had {matrix.rows} x "
-                f"{matrix.columns} values in the previous step and now has the shape "
-                f"{gradient.shape}; give each list of tensors its own PowerSGD, or use variables."
+                f"{matrix.columns} values in the previous step but now has the shape "
+                f"{gradient.shape}. Use a separate PowerSGD for each list of tensors, or use "
+                "variables as sources."
             )
         return matrix
 
     def _matrix(self, index: int, gradient: Any) -> _Matrix | None:
         shape = gradient.shape
         if not shape.is_fully_defined():
-            raise ValueError(f"PowerSGD needs to know the shapes of gradients; one has {shape}.")
+            raise ValueError(
+                f"PowerSGD needs gradients with known shapes, but one has shape {shape}. Set its "
+                "shape, or use another compression method."
+            )
         if shape.rank < 2 or 0 in shape or not gradient.dtype.is_floating:
             return None
         columns = shape[-1]
         rows = shape.num_elements() // columns
         if rows * columns < self.min_ratio * self.rank * (rows + columns):
             return None
-        # Half precisions would lose what the error feedback is for.
+        # Half precision would lose the errors that error feedback keeps.
         dtype = gradient.dtype if gradient.dtype.size >= 4 else tf.float32
         with tf.init_scope():
-            # The same on all ranks and in each run.
+            # The initial basis is the same on all ranks and in every run.
             basis = tf.random.stateless_normal([columns, self.rank], [index, 0], dtype=dtype)
             return _Matrix(
                 rows,

@@ -1,4 +1,4 @@
-"""Sums of one rank's rows that have the same index, with the same bits each time."""
+"""Bitwise reproducible sums of rows that have the same index."""
 
 from typing import Any
 
@@ -9,14 +9,14 @@ from tf_hvd.core.tensorflow_hooks import in_xla
 
 
 def _may_be_on_gpu(device: str) -> bool:
-    """Whether it could be a GPU; "" is wherever TensorFlow likes."""
+    """Return whether a device could be a GPU; "" leaves the choice to TensorFlow."""
     if device and "GPU" not in device.upper():
         return False
     return bool(tf.config.get_visible_devices("GPU"))
 
 
 def _places(indices: Any, ascending: bool) -> tuple[Any, Any]:
-    """The different indices, and for each row which of them is its own."""
+    """Return the distinct indices, and for each row the position of its index among them."""
     unique, places = tf.unique(indices, out_idx=tf.int64)
     if ascending:
         order = tf.argsort(unique, stable=True)
@@ -26,11 +26,11 @@ def _places(indices: Any, ascending: bool) -> tuple[Any, Any]:
 
 
 def _bounded_order(indices: Any) -> tuple[Any, Any, Any, Any]:
-    """As many sums as there are rows, for XLA: what is left over has none, and the last index.
+    """Order rows by index for XLA, which needs as many sums as rows; unused sums are at the end.
 
     Returns:
-      The rows' numbers in the order of the sums, where each sum's end there, for each row which
-      sum is its own, and the sums' indices, ascending.
+      The rows' numbers, ordered by sum; the end of each sum in that order; the number of each
+      row's sum; and the sums' indices, ascending. Unused sums are empty and have the last index.
     """
     count = tf.size(indices)
     order = tf.argsort(indices, stable=True)
@@ -40,20 +40,20 @@ def _bounded_order(indices: Any) -> tuple[Any, Any, Any, Any]:
     counts = tf.math.unsorted_segment_sum(tf.ones_like(places, tf.int64), places, count)
     unique = tf.math.unsorted_segment_max(ordered, places, count)
     unique = tf.where(counts > 0, unique, tf.reduce_max(indices))
-    # XLA inverts no permutation that depends on a collective's result.
+    # XLA cannot invert a permutation that depends on a collective's result.
     places = tf.scatter_nd(order[:, tf.newaxis], places, count[tf.newaxis])
     return tf.cast(order, tf.int64), tf.cumsum(counts), places, unique
 
 
 def _summed_in_pairs(values: Any, order: Any, ends: Any) -> Any:
-    """Sums of rows, by ops of TensorFlow's that have the same bits each time on a GPU.
+    """Add up rows with TensorFlow ops that are bitwise reproducible on a GPU.
 
-    Each row is added to the next of its sum, then each of these to the second next, to the
-    fourth next, and so on: the last one of a sum then holds all of them.
+    Within a sum, each row is added to the row after it. Each result is then added to the row two
+    places later, then four places later, and so on. The last row of a sum then has the total.
     """
     numbers = tf.range(tf.size(order, out_type=tf.int64))
     passed = tf.math.unsorted_segment_sum(tf.ones_like(ends), ends, tf.size(order) + 1)
-    places = tf.cumsum(passed)[:-1]  # of the rows in order
+    places = tf.cumsum(passed)[:-1]  # the sum of each ordered row
     sizes = ends - tf.concat([tf.zeros_like(ends[:1]), ends[:-1]], axis=0)
     longest = tf.reduce_max(tf.concat([sizes, [0]], axis=0))
 
@@ -81,23 +81,24 @@ def _summed_in_pairs(values: Any, order: Any, ends: Any) -> Any:
 
 
 def sum_by_index(values: Any, indices: Any, ascending: bool, device: str) -> tuple[Any, Any]:
-    """Adds up rows with the same index, with the same bits each time.
+    """Add up rows with the same index, bitwise reproducibly.
 
-    On the CPU in the order in which they lie, starting from zeros, so that no row of the result
-    holds a negative zero (XLA leaves that out for a single row). On a GPU, where TensorFlow's
-    sums take rows as they come, in pairs.
+    On the CPU, rows are added in their order. Each sum starts from zero, so no result is a
+    negative zero. (XLA skips this zero for a single row.) On a GPU, TensorFlow's own sums add
+    rows in no fixed order, so this function adds rows in pairs there.
 
     Args:
-      values: the rows.
-      indices: of the rows.
-      ascending: whether the sums' indices are to be.
-      device: where it is computed; "" is wherever TensorFlow likes. XLA computes it on a GPU
-        wherever there is one.
+      values: the rows, a tensor of shape [rows, ...].
+      indices: the rows' indices, an integer tensor of shape [rows].
+      ascending: whether the sums' indices must be ascending.
+      device: the device for the computation; "" leaves the choice to TensorFlow. XLA uses a GPU
+        if the process has one.
 
     Returns:
-      The sums (half precisions: in float32), and the index of each. In a step that XLA
-      compiles, which knows no numbers of rows that depend on values, as many as `values` has
-      rows, in ascending order: the last ones are zeros, with the last index once more.
+      A tuple: the sums (in float32 for half-precision types), and the index of each sum. XLA
+      cannot handle numbers of rows that depend on values. A step compiled by XLA therefore gets
+      as many sums as rows, in ascending order. Unused sums at the end are zero and have the last
+      index.
     """
     values = wide(values)
     if in_xla():
@@ -108,7 +109,7 @@ def sum_by_index(values: Any, indices: Any, ascending: bool, device: str) -> tup
     if not _may_be_on_gpu(device):
         unique, places = _places(indices, ascending)
         return tf.math.unsorted_segment_sum(values, places, tf.size(unique)), unique
-    with tf.device("CPU:0"):  # a few numbers, of which nothing is computed but an order
+    with tf.device("CPU:0"):  # few numbers, used only to find an order
         unique, places = _places(indices, ascending)
         order = tf.cast(tf.argsort(places, stable=True), tf.int64)
         numbers = tf.range(tf.size(unique, out_type=places.dtype))

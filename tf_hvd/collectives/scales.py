@@ -1,8 +1,8 @@
-"""The two factors of a reduction: as attributes of its op, and as numbers of a tensor's type.
+"""The prescale and postscale factors of a reduction, as attributes of its op and as numbers.
 
-TensorFlow has no attribute of float64. Where a float32 is not the factor, an attribute of integers
-holds the bits of both as float64 (IEEE 754 binary64). Tensors are multiplied as compute/scaling.h
-does it: with the factor rounded to the type that products are formed in.
+TensorFlow has no float64 attributes. If float32 cannot represent both factors, an integer
+attribute holds their bits as float64 (IEEE 754 binary64). As in compute/scaling.h, a factor is
+rounded to the type in which products are computed before a tensor is multiplied by it.
 """
 
 import struct
@@ -21,12 +21,12 @@ REDUCED = frozenset(
         tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32, tf.uint64,
     }
 )  # fmt: skip
-"""The types that are reduced, each by the ops that it is defined for."""
+"""The dtypes that at least one reduce op supports."""
 
 NARROW = frozenset((tf.uint8, tf.int8, tf.uint16, tf.int16, tf.uint32, tf.int32))
-"""Integers whose sum over ranks may exceed their type, and whose average does not.
+"""Integer dtypes in which a sum across ranks may overflow, but an average cannot.
 
-int64 holds the sum of 2^31 of them: an average is sent in it.
+int64 can hold the sum of 2^31 such numbers, so averages are sent as int64.
 """
 
 _BITS = struct.Struct("=qq")
@@ -34,21 +34,21 @@ _DOUBLES = struct.Struct("=dd")
 
 
 def type_of_products(dtype: tf.DType) -> tf.DType:
-    """What products of a real type are formed in: float64 of integers, float32 of half ones."""
+    """Return the dtype in which products are computed: float64 for integers, float32 for halves."""
     if dtype.is_integer:
         return tf.float64
     return tf.float32 if dtype in _HALVES else dtype
 
 
 def wide(tensor: Any) -> Any:
-    """Half precisions as float32, everything else as it is."""
+    """Cast half-precision tensors to float32; return all other tensors unchanged."""
     return tf.cast(tensor, tf.float32) if tensor.dtype in _HALVES else tensor
 
 
 def narrowed(result: Any, dtype: tf.DType, clamp: bool) -> Any:
-    """An int64 result in its own type, one of NARROW.
+    """Convert an int64 result back to its original dtype.
 
-    With `clamp`, a result outside of the type becomes the type's end.
+    With `clamp`, results outside the type's range become its minimum or maximum.
     """
     if clamp:
         result = tf.clip_by_value(result, int(dtype.min), int(dtype.max))
@@ -56,7 +56,7 @@ def narrowed(result: Any, dtype: tf.DType, clamp: bool) -> Any:
 
 
 def in_type(factor: float, dtype: tf.DType) -> Any:
-    """The factor as a NumPy number of that type; infinite where it is too large for it."""
+    """Return the factor as a NumPy number of a dtype; infinity if it is too large for the dtype."""
     with np.errstate(over="ignore"):
         return dtype.as_numpy_dtype(factor)
 
@@ -66,7 +66,7 @@ def _rounded(factor: float) -> float:
 
 
 def exact(prescale: float, postscale: float) -> list[int]:
-    """The attribute: empty where float32 has both factors."""
+    """Return the value of the integer attribute; empty if float32 can represent both factors."""
     if prescale == 1.0 == postscale:
         return []
     factors = float(prescale), float(postscale)
@@ -76,7 +76,7 @@ def exact(prescale: float, postscale: float) -> list[int]:
 
 
 def of_attributes(prescale: float, postscale: float, bits: Sequence[int]) -> tuple[float, float]:
-    """The factors, from the op's three attributes; `exact` gave the bits."""
+    """Return both factors from the op's three attributes; `bits` is the result of `exact`."""
     if bits:
         before, after = _DOUBLES.unpack(_BITS.pack(*bits))
         return before, after

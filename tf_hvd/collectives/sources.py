@@ -1,9 +1,10 @@
-"""Lists of variables, by which ranks see that they mean the same ones.
+"""Lists of gradient sources, to check that all ranks reduce gradients of the same variables.
 
-Two variables of one shape and name would otherwise be taken for each other. The native
-library keeps what is known of each variable (runtime/request/sources.h); here a list of them
-gets the number under which ops and kernels find it there. Lists live in the process and not in
-graphs: a tf.function that is saved names a list that no other process has, and captures nothing.
+Without this check, ranks could mix up two variables with the same shape and name. The native
+library keeps data about each variable (runtime/request/sources.h). This module assigns each list
+of variables a number. Ops and kernels use the number to find the list in the library. The lists
+exist per process, not per graph. A saved tf.function contains only a number, which no other
+process knows.
 """
 
 import secrets
@@ -17,22 +18,24 @@ import tensorflow as tf
 from tf_hvd.core import _native
 from tf_hvd.core.tensorflow_hooks import on_host, path_of, tf_variable
 
-# Lists of a process, and parts of a list. A program that draws the variables of each step makes
-# more: the first are forgotten then, and a call whose list is not known is not compared.
+# Maximum number of lists in a process, and of parts in a list. A program that selects different
+# variables in each step may exceed it. The oldest lists are then dropped, and calls with an unknown
+# list are not compared.
 _MOST = 1000
 
 
 def _new_number() -> int:
-    """From 1 to 2^62. Random: a graph that another process has saved must not name ours."""
+    """Return a random number from 1 to 2^62, so graphs saved by other processes find no list."""
     return secrets.randbelow(2**62) + 1
 
 
 class SourceList:
-    """What some gradients are gradients of, or what is broadcast, in one order.
+    """An ordered list of gradient sources, or of variables to broadcast.
 
     Args:
-      variables: tf.Variables; None for anything else, which is known by its place.
-      names: what errors call them.
+      variables: list of tf.Variables, with None for each source that is not a variable. Such
+        sources are identified by their position.
+      names: the sources' names, for errors.
     """
 
     def __init__(self, variables: Sequence[Any], names: Sequence[str]) -> None:
@@ -42,12 +45,12 @@ class SourceList:
         self._parts: dict[tuple[int, ...], int] = {}
         self._tensors: dict[tuple[int, ...], Any] = {}
         self.has_variables = any(self._variables)
-        """Whether there is a variable among them."""
+        """bool, whether any source is a variable."""
         self.kept: dict[Any, Any] = {}
-        """What others keep for as long as the list lives."""
+        """Data that other modules keep as long as the list exists."""
 
     def tensor(self, places: tuple[int, ...] | None = None) -> Any:
-        """`number` for an op that takes the number of a list: an int64 scalar."""
+        """Return `number(places)` as an int64 scalar tensor, for an op's input."""
         wanted = self._all if places is None else places
         if not tf.executing_eagerly():
             return tf.constant(self.number(wanted), tf.int64)
@@ -58,7 +61,10 @@ class SourceList:
         return known
 
     def number(self, places: tuple[int, ...] | None = None) -> int:
-        """The number of the list, or of the part of it at these places."""
+        """Return the number of the list, or of the part at these positions.
+
+        The first call registers the list or part with the native library.
+        """
         wanted = self._all if places is None else places
         known = self._parts.get(wanted)
         if known is None:
@@ -72,12 +78,12 @@ class SourceList:
                 [self._names[place] for place in wanted],
             )
             known = self._parts.setdefault(wanted, number)
-            if known != number:  # another thread was faster
+            if known != number:  # another thread registered the part first
                 _native.library.tf_hvd_forget_sources(number)
         return known
 
     def forget(self) -> None:
-        """One of the variables is gone, or there are too many lists."""
+        """Drop the numbers of the list and its parts, here and in the native library."""
         for number in self._parts.values():
             _native.library.tf_hvd_forget_sources(number)
         self._parts.clear()
@@ -85,14 +91,14 @@ class SourceList:
 
 
 class _Known:
-    """All of this process; the lock is for what is made, and not held by what is forgotten."""
+    """All lists of this process. Creating a list takes the lock; removing one does not."""
 
     lock = threading.Lock()
-    # By id, for as long as the variable lives.
+    # Each variable's number, by the variable's id, as long as the variable exists.
     numbers: dict[int, tuple[Any, int]] = {}  # noqa: RUF012
-    # By the ids of the variables, 0 for other sources.
+    # By the ids of the variables; 0 for a source that is not a variable.
     lists: dict[tuple[int, ...], tuple[list[Any], SourceList]] = {}  # noqa: RUF012
-    # The same lists, by the ids of what a caller has, as Keras' variables; asked at each step.
+    # The same lists, by the ids of the caller's objects, such as Keras variables; read each step.
     given: dict[tuple[int, ...], tuple[list[Any], SourceList]] = {}  # noqa: RUF012
 
 
@@ -101,16 +107,16 @@ def _number_of(variable: Any) -> int:
     if known is None:
         key, number = id(variable), _new_number()
 
-        def forget(_: Any) -> None:
+        def forget() -> None:
             _Known.numbers.pop(key, None)
             _native.library.tf_hvd_forget_variable(number)
 
-        known = _Known.numbers[key] = weakref.ref(variable, forget), number
+        known = _Known.numbers[key] = _watch([variable], forget)[0], number
     return known[1]
 
 
 def list_of(sources: Sequence[Any]) -> SourceList:
-    """The list of these sources; the same object as long as all variables in it live."""
+    """Return the SourceList of these sources: the same object while all their variables exist."""
     key = tuple(map(id, sources))
     known = _Known.given.get(key)
     if known is None:
@@ -118,7 +124,7 @@ def list_of(sources: Sequence[Any]) -> SourceList:
             found = _list_of(sources)
         try:
             watched = _watch(sources, lambda: _Known.given.pop(key, None))
-        except TypeError:  # something that nobody can watch
+        except TypeError:  # an object that does not support weak references
             return found
         if len(_Known.given) >= _MOST:
             _Known.given.pop(next(iter(_Known.given)), None)
@@ -144,5 +150,10 @@ def _list_of(sources: Sequence[Any]) -> SourceList:
 
 
 def _watch(things: Sequence[Any], forget: Callable[[], Any]) -> list[Any]:
-    """Weak references that call `forget` when the first of the things is gone."""
-    return [weakref.ref(thing, lambda _: forget()) for thing in things]
+    """Return weak references that call `forget` when any of the objects is deleted."""
+
+    def deleted(_: Any) -> None:
+        if _Known is not None:  # at its exit the interpreter sets the module's names to None
+            forget()
+
+    return [weakref.ref(thing, deleted) for thing in things]

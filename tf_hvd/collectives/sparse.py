@@ -1,15 +1,18 @@
-"""Everything about IndexedSlices, the gradients of embeddings and of tf.gather.
+"""Reductions of IndexedSlices, the gradients of embeddings and of tf.gather.
 
-Rows with the same index are added up on each rank first. What is then sent is
-either the rows or the whole tensor with zeros between them, whichever moves
-fewer bytes; docs/sparse.md has the rule. All ranks take the same way, and the
-result has the same bits on both: each index once, in ascending order, and its
-row is that of the dense allreduce. (Not with compression and a prescale_factor
-together: rows are scaled and then compressed, dense tensors compressed and then
-scaled.) Three things make it so: rows are summed in the order of the ranks from the
-same kind of accumulator, the factor behind the sum is formed and applied as the
-kernel does it, and no negative zero enters a sum (every row has been added to a
-zero before).
+Each rank first adds up its rows that have the same index. The ranks then send either these rows or
+the dense tensor, whichever moves fewer bytes; docs/sparse.md has the rule. All ranks choose the
+same way.
+
+Both ways give bitwise equal results: each index appears once, in ascending order, with the same
+row as in the dense allreduce. Three things ensure this:
+
+- Rows are summed in rank order, in the same kind of accumulator.
+- The factor after the sum is computed and applied as in the kernel.
+- No negative zero enters a sum, because every row has been added to a zero before.
+
+The results may differ if a call has both a compressor and a prescale_factor. Rows are then scaled
+before they are compressed, but dense tensors are compressed before they are scaled.
 """
 
 import contextlib
@@ -26,10 +29,10 @@ from tf_hvd.core import basics, config, log
 from tf_hvd.core.tensorflow_hooks import in_xla
 
 AUTO, ROWS, DENSE = config.SPARSE.choices
-# What each way sends first; of an undecided one it is the count alone.
+# The suffix of the first message of each way. An undecided request sends the count first.
 _FIRST = ("count", "dense", "values")
-# A tensor of at most so many bytes is sent dense at once: asking the other ranks
-# how many rows they have would cost more than the answer could save.
+# Tensors of at most this size, in bytes, are always sent dense. Asking the other ranks for their
+# numbers of rows would cost more than it could save.
 SMALL_BYTES = 4096
 
 
@@ -37,9 +40,9 @@ SMALL_BYTES = 4096
 class _Request:
     name: str
     options: ReductionOptions
-    step: Any = None  # where the caller is, an int64 scalar
-    # The name of the first request of all, by which a rank that has a dense tensor
-    # under it gets a decision; "" if another one has it.
+    step: Any = None  # the caller's step, an int64 scalar
+    # The name of the very first request. A rank that has a dense tensor under that name gets an
+    # error; "" if another request has the name.
     opening: str = ""
 
     def allreduce(self, tensor: Any, suffix: str, op: int, postscale: float = 1.0) -> Any:
@@ -59,7 +62,7 @@ class _Request:
         return reduced
 
     def after_opening(self, result: Any) -> contextlib.AbstractContextManager[Any]:
-        """Nothing is sent beside the first request of all: it may get a decision not to run."""
+        """Return a context in which ops wait for the first request, which may fail on all ranks."""
         waits: contextlib.AbstractContextManager[Any]
         waits = tf.control_dependencies([result] if self.opening else [])
         return waits
@@ -70,7 +73,7 @@ class _Request:
         return f"{self.name}_{suffix}"
 
     def reduce(self, tensor: Any, suffix: str) -> Any:
-        """As asked for, but for the factor before it, which the rows have already."""
+        """Reduce with the caller's options except the prescale factor: rows are already scaled."""
         return self.allreduce(tensor, suffix, self.options.op, self.options.postscale_factor)
 
     def allgather(self, tensor: Any, suffix: str) -> Any:
@@ -85,7 +88,7 @@ class _Request:
         return gathered
 
     def finish(self, sums: Any) -> Any:
-        """Scales and averages, to the bit as the kernel does."""
+        """Scale and average sums; the results are bitwise equal to those of the kernel."""
         count = None
         if self.options.op == reduce_ops.Average:
             count = basics.size_op(self.options.set_id)
@@ -94,24 +97,24 @@ class _Request:
 
 @dataclasses.dataclass(frozen=True)
 class _Rows:
-    """One rank's part of a request: rows as they are sent, each index once."""
+    """The rows that this rank contributes to a request, ready for sending, each index once."""
 
     request: _Request
     values: Any
     indices: Any
-    context: Any  # what decompress needs
+    context: Any  # the context for decompress
     dense_shape: Any
-    way: str | None  # None: the ranks choose when it runs
+    way: str | None  # None: the ranks choose when the request runs
 
     def row_bytes(self) -> Any:
-        """Bytes of one row of values: an int, or a tensor where the shape is not known."""
+        """Return the size of a row of values in bytes: an int, or a tensor for an unknown shape."""
         count = self.values.shape[1:].num_elements()
         if count is None:
             count = tf.reduce_prod(tf.shape(self.values, out_type=tf.int64)[1:])
         return count * self.values.dtype.size
 
     def dense_bytes(self) -> int | None:
-        """Bytes of the dense tensor and of a mark for each of its rows, where known."""
+        """Return the size of the dense tensor and one mark per row, in bytes; None if unknown."""
         shape = None if self.dense_shape is None else tf.get_static_value(self.dense_shape)
         row = self.row_bytes()
         return int(shape[0]) * (row + 1) if shape is not None and isinstance(row, int) else None
@@ -121,7 +124,10 @@ class _Rows:
 
 
 def _scaled(values: Any, factor: float, divisor: Any = None) -> Any:
-    """The kernel's scaling (compute/scaling.h): integers in float64, then toward zero."""
+    """Scale values as the kernel does (compute/scaling.h).
+
+    Integers are scaled in float64 and truncated toward zero.
+    """
     if values.dtype.is_complex:
         parts = (tf.math.real(values), tf.math.imag(values))
         return tf.complex(*(_scaled(part, factor, divisor) for part in parts))
@@ -135,7 +141,7 @@ def _scaled(values: Any, factor: float, divisor: Any = None) -> Any:
 
 
 def _widened(values: Any, options: ReductionOptions) -> Any:
-    """Rows in the type that they travel in: their sums, on this rank too, must not wrap around."""
+    """Cast rows to int64 if their sums, on this rank or across all ranks, could wrap around."""
     return tf.cast(values, tf.int64) if options.averages_in_int64(values.dtype) else values
 
 
@@ -150,10 +156,10 @@ def _device_of(options: ReductionOptions) -> str:
 
 
 def each_row_once(gradient: Any) -> Any:
-    """IndexedSlices that stay on this rank, as if they had been reduced; others as they are.
+    """Return IndexedSlices with each index once, in ascending order; other tensors unchanged.
 
-    A function of the rows, such as a norm that clips, or Keras 3's square of each of them,
-    is then the same on one rank and on several.
+    This is for IndexedSlices that are not sent to other ranks. Functions of the rows, such as a
+    norm for clipping, then give the same results on one rank as on several ranks.
     """
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
@@ -163,7 +169,7 @@ def each_row_once(gradient: Any) -> Any:
 
 
 def _send_rows(rows: _Rows) -> tuple[Any, Any]:
-    """Two allgathers, after which every rank adds up all rows in the order of the ranks."""
+    """Send rows and indices in two allgathers, then add up all ranks' rows in rank order."""
     request = rows.request
     values = request.allgather(rows.values, "values")
     with request.after_opening(values):
@@ -176,16 +182,16 @@ def _send_rows(rows: _Rows) -> tuple[Any, Any]:
 
 
 def _send_dense(rows: _Rows) -> tuple[Any, Any]:
-    """An allreduce of the whole tensor, and one of a mark for each row that is touched."""
+    """Send the dense tensor in one allreduce, and a mark for each touched row in another."""
     request = rows.request
     count = tf.cast(rows.dense_shape[0], tf.int64)
     places = tf.cast(rows.indices, tf.int64)
-    # Fails where an index is not one; the next line would leave out negative ones.
+    # Fails for an invalid index; the following line would ignore negative ones.
     ones = tf.ones_like(places, tf.uint8)
     marks = tf.scatter_nd(places[:, tf.newaxis], ones, count[tf.newaxis])
     dense = tf.math.unsorted_segment_sum(rows.values, places, count)
     dense = request.reduce(dense, "dense")
-    if in_xla():  # how many rows are touched depends on values
+    if in_xla():  # the number of touched rows depends on values
         return dense, tf.range(count, dtype=rows.indices.dtype)
     with request.after_opening(dense):
         touched = tf.where(request.allreduce(marks, "touched", reduce_ops.Max))[:, 0]
@@ -193,12 +199,13 @@ def _send_dense(rows: _Rows) -> tuple[Any, Any]:
 
 
 def _exchange(rows: _Rows, is_dense: Any) -> tf.IndexedSlices:
-    """Reduces one IndexedSlices; `is_dense`, equal on all ranks, decides where `rows.way` is None.
+    """Reduce one IndexedSlices in the way that `rows.way` names.
 
-    Its derivative does not depend on the way: the ranks' incoming gradients,
-    reduced as the rows were, of which this rank takes the rows that it sent.
+    If `rows.way` is None, `is_dense` chooses the way, and must be the same on all ranks. The
+    gradient does not depend on the way. The ranks' incoming gradients are reduced like the rows,
+    and each rank takes the rows with the indices that it sent.
     """
-    # As arguments: what comes from a variable otherwise is taken for one of the derivative's.
+    # Passed as arguments: values read from a variable would count as inputs of the derivative.
     others = {"step": rows.request.step, "is_dense": is_dense}
     others = {name: value for name, value in others.items() if value is not None}
 
@@ -208,7 +215,7 @@ def _exchange(rows: _Rows, is_dense: Any) -> tf.IndexedSlices:
         request = dataclasses.replace(rows.request, step=known.get("step"))
         part = dataclasses.replace(rows, values=values, indices=indices, request=request)
         if rows.way is None:
-            request = dataclasses.replace(request, opening="")  # the count had it
+            request = dataclasses.replace(request, opening="")  # the count had this name
             part = dataclasses.replace(part, request=request)
             sums, places = tf.cond(
                 known["is_dense"], lambda: _send_dense(part), lambda: _send_rows(part)
@@ -227,12 +234,11 @@ def _exchange(rows: _Rows, is_dense: Any) -> tf.IndexedSlices:
 
 
 def _excess_bytes(rows: _Rows) -> Any:
-    """How many more bytes rows move than dense: this rank's share of it.
+    """Return this rank's share of the bytes that rows cost in excess of the dense tensor.
 
-    Only the sum of the ranks' shares is looked at, so that all of them decide
-    alike, whatever each believes. An index that the dense tensor does not have
-    decides for rows: in the dense way it could only fail on one rank, while the
-    others wait.
+    The ranks compare only the sum of their shares, so all ranks make the same choice. An index
+    outside the dense tensor selects rows, because the dense way could fail on one rank while
+    the other ranks wait.
     """
     ranks = tf.cast(basics.size_op(rows.request.options.set_id), tf.int64)
     row_bytes = rows.row_bytes()
@@ -256,9 +262,9 @@ def _opened(parts: Sequence[_Rows], opening: str) -> list[_Rows]:
 
 
 def _choices(parts: Sequence[_Rows], name: str) -> list[Any]:
-    """For each part: None, or where the ranks must choose, whether dense is shorter.
+    """Return whether dense moves fewer bytes, for each part; None if its way is already decided.
 
-    One small allreduce for all of them.
+    The ranks choose in one small allreduce for all parts.
     """
     open_parts = [part for part in parts if part.way is None]
     if not open_parts:
@@ -272,10 +278,10 @@ def _choices(parts: Sequence[_Rows], name: str) -> list[Any]:
 
 
 def _static_way(rows: _Rows, wanted: str) -> str | None:
-    """The way, where what all ranks know when the program is traced decides it.
+    """Return the way if facts that all ranks know at tracing time decide it; None otherwise.
 
-    The number of this rank's rows, which may be known too, must not: another
-    rank's may be another.
+    This rank's number of rows must not affect the choice, because another rank may have a
+    different number.
     """
     if rows.dense_shape is None:
         return ROWS
@@ -290,7 +296,7 @@ def _static_way(rows: _Rows, wanted: str) -> str | None:
 
 
 def _compiled_way(rows: _Rows, dense_bytes: int | None) -> str:
-    """The shorter way for XLA, where all ranks must have as many rows as this one."""
+    """Return the way that moves fewer bytes in XLA, where all ranks have equally many rows."""
     count, row_bytes, ranks = rows.values.shape[0], rows.row_bytes(), rows.ranks()
     if count is None or dense_bytes is None or ranks is None or not isinstance(row_bytes, int):
         return ROWS
@@ -299,29 +305,29 @@ def _compiled_way(rows: _Rows, dense_bytes: int | None) -> str:
 
 
 def _rule(rows: _Rows, wanted: str) -> str:
-    """What `_static_way` decided, or how the ranks will, in words and numbers."""
+    """Describe the choice of `_static_way`, or how the ranks will choose, in words and numbers."""
     if rows.dense_shape is None:
-        return "rows, for the dense shape is not known"
+        return "rows, because the dense shape is unknown"
     if wanted != AUTO:
-        return f"{wanted}, as asked for"
+        return f"{wanted}, as requested"
     ranks, dense = rows.ranks(), rows.dense_bytes()
     if ranks == 1:
         return "rows, because there is only one rank"
     if dense is None or ranks is None:
-        return "rows or dense, as is shorter; the numbers are known when it runs"
+        return "rows or dense, whichever moves fewer bytes; the sizes are known when the call runs"
     if rows.way == DENSE:
         small = dense <= SMALL_BYTES
-        return f"dense, for these {dense} bytes are " + (
-            f"at most {SMALL_BYTES}" if small else "fewer than all ranks' rows have"
+        return f"dense, because its {dense} bytes are " + (
+            f"at most {SMALL_BYTES}" if small else "fewer than those of all ranks' rows"
         )
     if rows.way == ROWS:
-        return "rows, for all ranks together have fewer bytes of them than the dense tensor"
+        return "rows, because all ranks' rows have fewer bytes than the dense tensor"
     row, index = rows.row_bytes(), rows.indices.dtype.size
     limit = 2 * (ranks - 1) * dense // ranks
     return (
-        f"rows while all {ranks} ranks together have at most {limit // (row + index)} of them, "
-        f"else dense: a row moves {row} + {index} bytes, dense 2 * {ranks - 1} / {ranks} * "
-        f"{dense} = {limit}"
+        f"rows if all {ranks} ranks together have at most {limit // (row + index)} rows, "
+        f"otherwise dense; a row moves {row} + {index} bytes, dense moves 2 * {ranks - 1} / "
+        f"{ranks} * {dense} = {limit} bytes"
     )
 
 
@@ -341,23 +347,23 @@ def allreduce_slices(
     step: Any = None,
     opening: str = "",
 ) -> list[tf.IndexedSlices]:
-    """Sums or averages of IndexedSlices over all ranks.
+    """Sum or average IndexedSlices across all ranks.
 
     Args:
-      tensors: may have any number of rows on each rank, also none, and any
-        index several times; the rest of their shapes is the same on all ranks.
-      names: one for each, or None; the requests' names begin with it.
-      options: the op is Sum or Average. `prescale_factor` is applied on this rank;
-        then the rows are compressed. `device_sparse` "" is the CPU; on a GPU the
-        rows are summed there.
+      tensors: list of IndexedSlices. They may have any number of rows, including 0, and repeated
+        indices. The number of rows may differ between ranks; the other dimensions must be the
+        same.
+      names: for each tensor, the beginning of its requests' names; None for the default.
+      options: the op is Sum or Average. Each rank applies `prescale_factor` to its rows before
+        it compresses them. `device_sparse` is the device that sums the rows; "" is the CPU.
       step: see `tf_hvd.collectives.collectives.reduce_group`.
-      opening: what a dense tensor in their place would be called: the name of the
-        first request, so that ranks of which some have the one and some the other
-        get a decision. "" if there is no such name.
+      opening: name of the first request; "" for none. A dense tensor in place of these tensors
+        would have the same name. Ranks therefore get an error if some have a dense tensor and
+        others have IndexedSlices.
 
     Returns:
-      IndexedSlices with each index that a rank has once, in ascending order,
-      and the dense shapes of `tensors`.
+      A list of IndexedSlices with the dense shapes of `tensors`. Each index that any rank has
+      appears once, in ascending order.
 
     Raises:
       NotImplementedError: `op` is neither Sum nor Average.

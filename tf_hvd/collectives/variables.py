@@ -1,4 +1,4 @@
-"""All ranks start from the same values: variables take those of one rank."""
+"""Broadcasts of variables, so that all ranks start from the same values."""
 
 import contextlib
 import dataclasses
@@ -23,29 +23,29 @@ from tf_hvd.core.tensorflow_hooks import (
     waits_for,
 )
 
-# How Keras 3 names the state of a keras.random.SeedGenerator; its path may go before.
+# Keras 3's name for the state of a keras.random.SeedGenerator, with or without a path before it.
 _SEED = re.compile(r"(.*/)?seed_generator_state(_\d+)?(:\d+)?")
-# What tells apart what has been given the same name.
+# Suffix that Keras appends to a repeated name.
 _COUNT = re.compile(r"_\d+(?=[/_:]|$)")
-# Where an error about variables that differ has the number of one.
+# Finds a variable's number in errors about variables that differ.
 _VARIABLE = re.compile(r"mismatch in .*?\bvariable[_ ](\d+)'")
 _MEMBER = re.compile(r"mismatch in .*? as tensor (\d+)")
 _END = "end of the variables"
-# Called after a broadcast in eager mode, with the process set and the variables: what ranks must
-# have alike besides.
+# Checks of other state that must be the same on all ranks. Called after a broadcast in eager mode,
+# with the process set and the variables.
 after_broadcast: list[Callable[[ProcessSet, Sequence[Any]], None]] = []
 _ORDER_DIFFERS = (
-    "broadcast_variables: the ranks list the same variables in different orders, so that some "
-    "would get the values of others. List them in the same order on all ranks; a set has no fixed "
-    "order."
+    "broadcast_variables: the ranks list the same variables in different orders, so variables "
+    "would get the values of other variables. List them in the same order on all ranks, for "
+    "example in a list instead of a set."
 )
 
 
 def is_seed(variable: Any) -> bool:
-    """Whether the variable is the state of a Keras 3 layer's random numbers.
+    """Return whether the variable is the state of a Keras 3 random-number generator.
 
-    Ranks that had the same one would drop the same units and turn all their images
-    alike, as if a batch were one rank's, repeated.
+    Such states must differ between ranks. Otherwise all ranks would drop the same units and
+    augment their images in the same way.
     """
     plain = tf_variable(variable)
     return (
@@ -56,23 +56,24 @@ def is_seed(variable: Any) -> bool:
 
 
 def _is_vocabulary(variable: Any) -> bool:
-    """Whether it is what tf_keras has among a model's variables for a vocabulary: no variable."""
+    """Return whether an entry of a tf_keras model's variables is a vocabulary, not a variable."""
     return hasattr(variable, "get_tensors") and hasattr(variable, "num_tensors")
 
 
 def _agree_on_variables(process_set: ProcessSet, variables: Sequence[Any]) -> Any:
-    """Fails on all ranks if they do not have equally many variables.
+    """Fail on all ranks unless they have the same number of variables.
 
-    The broadcasts are requests of their own: a rank that has fewer variables would
-    be through while the others wait for its next. One request with a tiny member for
-    each variable, and one that marks the end, is compared as a whole.
+    The broadcasts are separate requests. A rank with fewer variables would therefore finish while
+    the other ranks wait for its next broadcast. This function sends a single request, which the
+    ranks compare as a whole. It has a tiny member for each variable, and another member that marks
+    the end.
     """
     members = [f"variable {index}" for index in range(len(variables))]
     members.append(_END)
     with on_host():
         return collectives.grouped_allreduce(
             [tf.zeros([1], tf.uint8)] * len(members),
-            op=reduce_ops.Min,  # one process has the value of all: strip-ops need not ask about it
+            op=reduce_ops.Min,  # one process needs no reduction, so strip-ops can remove it
             name="variables",
             member_names=members,
             process_set=process_set,
@@ -80,10 +81,12 @@ def _agree_on_variables(process_set: ProcessSet, variables: Sequence[Any]) -> An
 
 
 def _order_of(variables: Sequence[Any]) -> np.ndarray:
-    """62 bits each of the variables' names, sorted and as listed, and of the names without counts.
+    """Return digests that show whether ranks list the same variables in different orders.
 
-    Shape [4], int64. Ranks on which the first of a pair is equal and the second is not have
-    listed the same variables in different orders.
+    Returns:
+      Four 62-bit digests, int64, of the variables' names: exact names sorted, exact names as
+      listed, names without counts sorted, names without counts as listed. If the sorted digests
+      of two ranks are equal and the other digests differ, the orders differ.
     """
     exact = [getattr(variable, "path", None) or variable.name for variable in variables]
     plain = [_COUNT.sub("", name) for name in exact]
@@ -94,25 +97,26 @@ def _order_of(variables: Sequence[Any]) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class _Listing:
-    """What the ranks compare of a list of variables, and by which they know it."""
+    """The data that ranks use to compare and identify a list of variables."""
 
-    order: Any  # see _order_of
-    number: Any  # see sources.SourceList; a scalar
+    order: Any  # the result of _order_of
+    number: Any  # the result of sources.SourceList.tensor, a scalar
 
 
 def _agree(
     root_rank: int, process_set: ProcessSet, variables: Sequence[Any], listing: _Listing
 ) -> list[Any]:
-    """Fails on all ranks if they list the same variables in different orders; else identifies them.
+    """Check that the ranks list the variables in the same order, then identify the variables.
 
-    Names that differ are no mistake: a rank may have loaded its model, where others have built
-    it, or may have built another one before. With the order goes the root's random number, by
-    which the ranks know their variables from now on (runtime/request/sources.h).
+    All ranks fail if they list the same variables in different orders. Different names are not an
+    error: a rank may have loaded its model or have built another model before. The same request
+    sends the root's random number, which identifies the variables on all ranks from then on
+    (runtime/request/sources.h).
 
     Returns:
-      What the broadcasts wait for in a graph; nothing in eager mode.
+      A list of the ops that the broadcasts must wait for in a graph; empty in eager mode.
     """
-    identifies = not in_xla()  # which has no such ops: there they stay what they were
+    identifies = not in_xla()  # XLA has no such ops: variables keep their identity there
     order = listing.order
     with on_host():
         mine = [order, -order]
@@ -131,9 +135,9 @@ def _agree(
     agreed = waits_for(checked)
     if not identifies:
         return agreed
-    # Between what the program does with them before and after: one rank must not reduce their
-    # gradients as those of the variables that they were, and another as what they become.
-    # Reference variables are in no tf.function, whose order this is about.
+    # Runs after the program's earlier uses of the variables, and before the later uses. Otherwise
+    # one rank could reduce gradients under the old identity, and another under the new identity.
+    # This order matters only in a tf.function, where there are no reference variables.
     resources = [variable for variable in variables if hasattr(variable, "handle")]
     before = waits_for([variable.is_initialized() for variable in resources])
     with tf.control_dependencies(agreed + before), on_host():
@@ -141,7 +145,10 @@ def _agree(
 
 
 def _beside(variable: Any) -> contextlib.AbstractContextManager[Any]:
-    """Keeps what is sent of a variable on the CPU off the GPU, where TensorFlow would take it."""
+    """Return a device scope that keeps the broadcast of a CPU variable on the CPU.
+
+    TensorFlow would otherwise choose the GPU.
+    """
     is_on_cpu = tf.DeviceSpec.from_string(variable.device).device_type == "CPU"
     return on_host() if is_on_cpu else contextlib.nullcontext()
 
@@ -149,13 +156,13 @@ def _beside(variable: Any) -> contextlib.AbstractContextManager[Any]:
 def _assign_all(
     root_rank: int, process_set: ProcessSet, variables: Sequence[Any], listing: _Listing
 ) -> list[Any]:
-    """What is to be run: one broadcast and one assignment for each variable.
+    """Broadcast and assign each variable, and return the ops that must run.
 
-    The requests are numbered, not named after the variables: a variable's name
-    may hold a number that this process counted for itself (Keras' do).
+    The requests' names contain the variables' positions instead of their names. A variable's name
+    may contain a number that depends on this process, as the names of Keras variables do.
     """
     with tf.name_scope("broadcast_variables"):
-        # One after the other: where the first fails on all ranks, the second has begun on none.
+        # The checks run one after the other, so if the first fails, no rank begins the second.
         with tf.control_dependencies(_agree_on_variables(process_set, variables)):
             agreed = _agree(root_rank, process_set, variables, listing)
         assigned = []
@@ -165,7 +172,7 @@ def _assign_all(
                     variable, root_rank, name=f"variable_{index}", process_set=process_set
                 )
                 assigned.append(variable.assign(value))
-        # For ranks without variables: they must say so.
+        # Includes the agreement, which a rank without variables must run too.
         return assigned + agreed
 
 
@@ -173,7 +180,7 @@ def _assign_all(
 def _compiled(
     root_rank: int, process_set: ProcessSet, _registration: tuple[int, int | None]
 ) -> Callable[[list[Any], Any, Any], None]:
-    """`_assign_all` as one tf.function: in it the broadcasts travel side by side."""
+    """Return `_assign_all` as a tf.function, in which the broadcasts run concurrently."""
 
     def assign_all(variables: list[Any], order: Any, number: Any) -> None:
         _assign_all(root_rank, process_set, variables, _Listing(order, number))
@@ -185,9 +192,10 @@ def _compiled(
 
 
 def _first_unlike(variables: Sequence[Any], process_set: ProcessSet) -> str | None:
-    """The first of the variables that has another dtype or shape on some rank, as an error says it.
+    """Return an error text for the first variable that differs in dtype or shape between ranks.
 
-    None if there is none. All ranks of the set must call it, with equally many variables.
+    Returns None if no variable differs. All ranks of the set must call this function, with
+    the same number of variables.
     """
     mine = [(v.dtype.base_dtype.name, str(v.shape.as_list()).replace(" ", "")) for v in variables]
     everyone = objects.allgather_object(
@@ -201,7 +209,7 @@ def _first_unlike(variables: Sequence[Any], process_set: ProcessSet) -> str | No
                 return (
                     f"mismatch in broadcast 'broadcast_variables/variable_{index}': rank {rank} "
                     f"has {''.join(kind)}, rank {other} has {''.join(theirs[index])}; the {what} "
-                    "must be equal on all ranks"
+                    "must be the same on all ranks"
                 )
     return None
 
@@ -210,7 +218,10 @@ def _first_unlike(variables: Sequence[Any], process_set: ProcessSet) -> str | No
 def _naming(
     variables: Sequence[Any], number: re.Pattern[str], process_set: ProcessSet
 ) -> Iterator[None]:
-    """Adds to an error of ranks that disagree what this rank calls the variable of that number."""
+    """Add this rank's name for the variable to an error about ranks that differ.
+
+    `number` is a pattern that finds the variable's position in the error's text.
+    """
     try:
         yield
     except tf.errors.InvalidArgumentError as error:
@@ -224,27 +235,27 @@ def _naming(
         line = error_text.line_of(error.message)
         found = number.search(error.message)
         if found and number is _VARIABLE and not known:
-            # All ranks come here. The broadcasts travel side by side, so that any one may be the
-            # first to fail: of a layer of another size that may be an optimizer's slot.
+            # All ranks run this. The broadcasts run concurrently, so any of them may fail first.
+            # If a layer's size differs, the first failure may be that of an optimizer's slot.
             first = _first_unlike(variables, process_set)
             line = line if first is None else first
             found = number.search(line)
-        if found and int(found[1]) < len(variables):  # else the other rank has more
+        if found and int(found[1]) < len(variables):  # otherwise the other rank has more variables
             name = variables[int(found[1])].name.partition(":")[0]
             known.append(f"On rank {basics.rank()} this is the variable {name!r}.")
         if not known:
             raise
-        # In one line, which is what is told of it elsewhere.
+        # In one line, because reports elsewhere show one line.
         text = f"{line}. {' '.join(known)}"
         raise tf.errors.FailedPreconditionError(error.node_def, error.op, text) from error
 
 
 def _kind(variable: Any) -> str:
-    """How TensorFlow refers to the variable."""
+    """Return the kind of a variable: "resource" (v2) or "reference" (v1)."""
     if not isinstance(variable, tf.Variable):
         raise ValueError(
-            f"broadcast_ takes variables, not {type(variable).__name__}; for tensors use "
-            "tf_hvd.broadcast."
+            f"broadcast_ got a {type(variable).__name__} but takes only variables; use "
+            "tf_hvd.broadcast for tensors."
         )
     return "resource" if hasattr(variable, "handle") else "reference"
 
@@ -274,7 +285,7 @@ def _write_references(variables: Sequence[Any], options: dict[str, Any]) -> list
             [variables[index].op.outputs[0] for index in members],
             **options | {"name": f"{options['name']}_{dtype}"},
         )
-        # Not the references: they would show what is written later.
+        # Copies instead of the references, which would show later writes.
         values.update(zip(members, map(tf.identity, written), strict=True))
     return [values[index] for index in range(len(variables))]
 
@@ -285,43 +296,50 @@ def broadcast_(
     root_rank: int,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
-) -> list[Any]:
-    """Sets variables to the values of one rank, in the variables' own memory (MPI_Bcast).
+) -> list[tf.Tensor]:
+    """Set variables to one rank's values, in the variables' own memory (MPI_Bcast).
 
-    One request for all of them, and no second buffer. In a graph other ops that read
-    or write the variables must be ordered before or after it (a tf.function does so by
-    itself for resource variables). No gradient passes through it.
+    All variables form one request, without a second buffer. In a graph, use control dependencies
+    to order this op relative to other ops that read or write the variables. A tf.function does
+    this automatically for resource variables. The gradient is not defined.
 
     Args:
-      variables: tf.Variables or Keras variables, initialised; number, order, dtypes
-        and shapes the same on all ranks. All resource variables, or all reference
-        variables of v1.
-      root_rank: the rank whose values count, as numbered in the job even for a process set.
-      name: name of the request.
-      process_set: who takes part.
+      variables: list of initialised tf.Variables or Keras variables. Their number, order, dtypes
+        and shapes must be the same on all ranks. The list must not contain both resource
+        variables and v1 reference variables.
+      root_rank: int, the rank that sends its values. With a process set, this is the rank in
+        the job, not the index in the set.
+      name: name of the call, the same on all ranks; None (default) for the default name.
+      process_set: the participating ranks; all by default.
 
     Returns:
-      The new values, one tensor for each variable.
+      A list with the new values, one tensor for each variable.
 
     Raises:
-      TypeError: `root_rank` is no integer.
-      ValueError: both kinds of variables, or something that is no variable.
-      tf.errors.InvalidArgumentError: there is no such root rank; an uninitialised
-        variable.
+      TypeError: `root_rank` is not an integer.
+      ValueError: `variables` mixes both kinds of variables, or an element is not a variable.
+      tf.errors.InvalidArgumentError: `root_rank` is not a rank of the set, or a variable is not
+        initialised.
       tf.errors.FailedPreconditionError: `init` was not called, or the ranks'
-        variables do not fit together.
+        variables do not match.
+
+    Example:
+      weight = tf.Variable([float(hvd.rank())])
+      hvd.broadcast_([weight], root_rank=0)
     """
     root_rank = _calls.checked_root(root_rank)
     plain = [tf_variable(variable) for variable in variables]
     kinds = {_kind(variable): variable for variable in plain}
     if len(kinds) > 1:
         named = " and ".join(f"{kind} variable {v.name}" for kind, v in sorted(kinds.items()))
-        raise ValueError(f"broadcast_ cannot take {named} together; call it once for each kind.")
+        raise ValueError(
+            f"broadcast_ cannot take {named} in one call; call broadcast_ once for each kind."
+        )
     if not plain:
         return []
     if name is None and not tf.executing_eagerly():
-        # Not after the variables: a Keras variable's name may hold a number that
-        # this process counted for itself.
+        # Not the variables' default name: a Keras variable's name may contain a number that
+        # depends on this process.
         name = "HorovodBroadcastInplace"
     options: dict[str, Any] = {
         "name": name,
@@ -337,7 +355,7 @@ def broadcast_(
 def _broadcast_in_place(
     variables: Sequence[Any], root_rank: int, process_set: ProcessSet, listing: _Listing
 ) -> list[Any]:
-    """`broadcast_`, once for each kind of variable and device."""
+    """Call `broadcast_` once for each kind of variable and device; return the new values."""
     groups: dict[tuple[str, str], list[Any]] = {}
     for variable in variables:
         groups.setdefault((_kind(variable), variable.device), []).append(variable)
@@ -359,36 +377,42 @@ def broadcast_variables(
     root_rank: int,
     process_set: ProcessSet = global_process_set,
     inplace: bool = False,
-) -> Any:
-    """Sets variables to the values that they have on one rank (MPI_Bcast each).
+) -> tf.Operation | None:
+    """Set variables to the values that they have on one rank (one MPI_Bcast for each variable).
 
-    The seeds of Keras 3's random layers, which `model.variables` holds, are left as
-    they are: each rank goes on with random numbers of its own. So are the vocabularies that
-    `model.variables` of tf_keras holds: `broadcast_adapted` copies those.
+    `model.variables` includes the seeds of Keras 3's random layers. These keep their values, so
+    each rank continues with different random numbers. The vocabularies in a tf_keras model's
+    `model.variables` are not copied either; call `broadcast_adapted` to copy them.
 
     Args:
-      variables: tf.Variables or Keras variables; number, order, dtypes and shapes
-        the same on all ranks. Where their names are the same, so must their order be.
-      root_rank: the rank whose values count.
-      process_set: who takes part.
-      inplace: receive into the variables' own memory, as `broadcast_` does: less
-        memory, but nothing else may use the variables meanwhile.
+      variables: list of tf.Variables or Keras variables. Their number, order, dtypes and shapes
+        must be the same on all ranks.
+      root_rank: int, the rank that sends its values. With a process set, this is the rank in
+        the job, not the index in the set.
+      process_set: the participating ranks; all by default.
+      inplace: whether to receive into the variables' own memory, as `broadcast_` does; False by
+        default. True needs less memory, but nothing else may use the variables meanwhile.
 
     Returns:
-      None in eager mode; in a graph the op that does it, which then raises what
-      tf.errors has below.
+      None in eager mode. In a graph, the op that broadcasts, which raises the tf.errors below
+      when it runs.
 
     Raises:
-      TypeError: `root_rank` is no integer.
+      TypeError: `root_rank` is not an integer.
       ValueError: `process_set` is not registered.
-      tf_hvd.keras.GuardError: in eager mode: Keras' adapted layers, which any model or dataset may
-        contain, have another state on another rank (`broadcast_adapted` copies it).
-      tf.errors.InvalidArgumentError: there is no such root rank. In a graph also: the
-        ranks list the same variables in different orders.
+      tf_hvd.RanksDifferError: in eager mode, the state of an adapted Keras layer, in any model or
+        dataset, differs between ranks. Call `broadcast_adapted` to copy it.
+      tf.errors.InvalidArgumentError: `root_rank` is not a rank of the set. In a graph, also if
+        the ranks list the same variables in different orders.
       tf.errors.FailedPreconditionError: `init` was not called; or the ranks differ in
-        `root_rank`, or in the number, the dtypes or the shapes of the variables. In eager
-        mode also: the ranks list the same variables in different orders. There the text
-        says what this rank calls the variable.
+        `root_rank`, or in the number, the dtypes or the shapes of the variables. In eager mode,
+        also if the ranks list the same variables in different orders. In eager mode, the text
+        includes this rank's name for the variable.
+
+    Example:
+      weight = tf.Variable([float(hvd.rank())])
+      hvd.broadcast_variables([weight], root_rank=0)
+      assert weight.numpy() == 0.0
     """
     root_rank = _calls.checked_root(root_rank)
     variables = [v for v in variables if not (is_seed(v) or _is_vocabulary(v))]
@@ -410,15 +434,28 @@ def broadcast_variables(
     return None
 
 
-def broadcast_global_variables(root_rank: int) -> Any:
-    """Op that sets all global variables of the default v1 graph to one rank's values.
+def broadcast_global_variables(root_rank: int) -> tf.Operation:
+    """Return an op that sets all global variables of the default v1 graph to one rank's values.
+
+    Args:
+      root_rank: int, the rank that sends its values.
+
+    Returns:
+      The op; run it in a session on all ranks.
 
     Raises:
       RuntimeError: in eager mode, which has no collection of global variables.
+
+    Example:
+      with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+          weight = tf.compat.v1.get_variable("w", initializer=float(hvd.rank()))
+          synchronize = hvd.broadcast_global_variables(0)
+          session.run(tf.compat.v1.global_variables_initializer())
+          session.run(synchronize)
     """
     if tf.executing_eagerly():
         raise RuntimeError(
-            "broadcast_global_variables() has no meaning in eager mode, where there is no list of "
+            "broadcast_global_variables() does not work in eager mode, which has no list of "
             "global variables; use broadcast_variables(model.variables, root_rank)."
         )
     return broadcast_variables(tf.compat.v1.global_variables(), root_rank)

@@ -1,1 +1,1 @@
-"""What every part stands on: the native library, ranks, process sets, settings."""
+"""The foundations of the package: the native library, ranks, process sets and settings."""

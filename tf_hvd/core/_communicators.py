@@ -1,4 +1,7 @@
-"""Communicators of mpi4py, which is imported by whoever has one, never here."""
+"""Conversion of mpi4py communicators to ranks, without importing mpi4py.
+
+A program that has a communicator has imported mpi4py already.
+"""
 
 import operator
 import sys
@@ -6,50 +9,50 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 FOREIGN = -3
-"""Stands for a process that is not in the job, where ranks of the job are exchanged."""
+"""The value that represents a process outside the job in exchanged lists of ranks."""
 
 
 class Job(NamedTuple):
-    """Which processes `init` was given."""
+    """The processes that form the job, as passed to `init`."""
 
-    ranks: list[int] | None = None  # of MPI_COMM_WORLD, in the job's order; None for all
-    handle: int | None = None  # the Fortran handle of a communicator that gives them
+    ranks: list[int] | None = None  # in MPI_COMM_WORLD, in the job's order; None for all
+    handle: int | None = None  # Fortran handle of the communicator with these ranks
 
     def rank_of(self, world_rank: int) -> int:
-        """The rank in the job of a rank of MPI_COMM_WORLD, or FOREIGN."""
+        """Convert a rank of MPI_COMM_WORLD to a rank of the job; FOREIGN if not in the job."""
         if self.ranks is None:
             return world_rank
         return self.ranks.index(world_rank) if world_rank in self.ranks else FOREIGN
 
 
 def is_communicator(value: Any) -> bool:
-    """Whether `value` is a communicator of mpi4py; imports nothing."""
+    """Return whether `value` is an mpi4py communicator, without importing anything."""
     mpi = sys.modules.get("mpi4py.MPI")
     return mpi is not None and isinstance(value, mpi.Comm)
 
 
 def world_ranks(comm: Any) -> list[int]:
-    """The ranks in MPI_COMM_WORLD of a communicator's processes, in its order."""
+    """Return the MPI_COMM_WORLD ranks of a communicator's processes, in the same order."""
     mpi = sys.modules["mpi4py.MPI"]
     if comm == mpi.COMM_NULL:
         return []
     if comm.Is_inter():
         raise ValueError(
-            f"{comm.Get_name() or 'the communicator'} is an intercommunicator, of two groups of "
-            "processes; pass an intracommunicator (its Merge() makes one)."
+            f"{comm.Get_name() or 'the communicator'} is an intercommunicator, which connects two "
+            "groups of processes; pass an intracommunicator, such as the result of its Merge()."
         )
     group, world = comm.Get_group(), mpi.COMM_WORLD.Get_group()
     ranks = mpi.Group.Translate_ranks(group, list(range(group.Get_size())), world)
     if mpi.UNDEFINED in ranks:
         raise ValueError(
-            "the communicator has processes that are not in MPI_COMM_WORLD (started by Spawn?); "
-            "start all processes of the job with one launcher."
+            "the communicator includes processes that are not in MPI_COMM_WORLD, such as "
+            "processes started by Spawn(); start all processes of the job with one launcher."
         )
     return [int(rank) for rank in ranks]
 
 
 def as_ranks(values: Iterable[Any], what: str) -> list[int]:
-    """`values` as a list of ints."""
+    """Convert `values` to a list of ints; raise ValueError for a value that is not a rank."""
     ranks = []
     for value in values:
         try:
@@ -58,14 +61,14 @@ def as_ranks(values: Iterable[Any], what: str) -> list[int]:
             ranks.append(operator.index(value))
         except TypeError:
             raise ValueError(
-                f"{what} has {value!r}, which is not a rank; pass a list of ints or a "
-                "communicator of mpi4py."
+                f"{what} contains {value!r}, which is not a rank; pass a list of ints or an "
+                "mpi4py communicator."
             ) from None
     return ranks
 
 
 def job_of(comm: Any) -> Job:
-    """The processes that `init(comm=...)` names."""
+    """Return the processes that `init(comm=...)` selects."""
     if comm is None:
         return Job()
     if is_communicator(comm):
@@ -73,15 +76,16 @@ def job_of(comm: Any) -> Job:
         if not ranks:
             raise ValueError(
                 "init(comm=COMM_NULL): this process is not in the communicator; call init() only "
-                "where it is, or give each process a communicator (Comm.Split does)."
+                "on the communicator's members, or pass a communicator on every process, for "
+                "example one from Comm.Split()."
             )
         return Job(ranks, int(comm.py2f()))
     if not isinstance(comm, Iterable) or isinstance(comm, str | bytes):
         raise ValueError(
-            f"init(comm={comm!r}): pass None, a list of ranks of MPI_COMM_WORLD, or a "
-            "communicator of mpi4py."
+            f"init(comm={comm!r}): comm is not valid; pass None, a list of ranks of "
+            "MPI_COMM_WORLD, or an mpi4py communicator."
         )
     ranks = as_ranks(comm, "init(comm=...)")
     if not ranks:
-        raise ValueError("init(comm=[]) names no rank; pass None for all processes of the job.")
+        raise ValueError("init(comm=[]): the list is empty; pass None for all processes.")
     return Job(ranks)

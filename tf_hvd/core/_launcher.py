@@ -1,4 +1,4 @@
-"""What a rank tells the `tf_hvd run` that started it; see contract.py."""
+"""Reports from a rank to the `tf_hvd run` that started it; contract.py defines them."""
 
 import os
 import time
@@ -7,26 +7,26 @@ from tf_hvd.core import config, contract, messages
 
 
 def tell_joined(rank: int) -> None:
-    """Lets the launcher know that this rank has joined the job; `init` calls it when it has.
+    """Report to the launcher that this rank has joined the job; `init` calls it.
 
-    And in which shared memory it may leave something if it is killed: the launcher clears it. A
-    process with `TF_HVD_ALONE=1` joins none, and says that: it is not the rank 0 that it is to
-    itself.
+    The report also names the rank's shared memory, which the launcher removes if the rank is
+    killed. A process with `TF_HVD_ALONE=1` joins no job, and reports that instead.
 
     Args:
-      rank: of the job, here and below. The launcher is told its own number, if that is known.
+      rank: this rank's number in the job. If the number that the launcher assigned is known, the
+        report contains that number instead.
     """
     if config.alone():
         return _tell(contract.ALONE)
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-        segments = sorted(contract.segments_in(maps))  # MPI's, for our own are gone already
+        segments = sorted(contract.segments_in(maps))  # only MPI's: tf_hvd's are already unlinked
     tell_of_rank(contract.JOINED, rank, segments=segments)
 
 
 def tell_exception(rank: int | None, text: str, where: str) -> None:
-    """Lets the launcher know which exception ends this rank's program, and where in it.
+    """Report to the launcher the exception that ends this rank's program, and where it arose.
 
-    The rank is None before it has joined the job.
+    `rank` is None before the process has joined the job.
     """
     if rank is None and (config.launched_rank() is None or config.is_child_of_rank()):
         return
@@ -34,16 +34,16 @@ def tell_exception(rank: int | None, text: str, where: str) -> None:
 
 
 def tell_called(all_ranks: bool) -> None:
-    """Lets the launcher know that this process has called `init`, which may fail.
+    """Report to the launcher that this process has called `init`, which may still fail.
 
-    If that waits for all of the launcher's ranks, it says which one it is.
+    If `init` waits for all of the launcher's ranks, the report includes this rank's number.
     """
     number = config.launched_rank() if all_ranks and not config.alone() else None
     _tell(contract.CALLED, rank=number)
 
 
 def tell_of_rank(what: str, rank: int, load: bytes = b"", **more: object) -> None:
-    """Tells the launcher what contract.py has of a rank; a process that is alone is none."""
+    """Send the launcher a report that contract.py defines, unless TF_HVD_ALONE=1."""
     if not config.alone():
         launched = config.launched_rank()
         _tell(what, load, rank=rank if launched is None else launched, **more)

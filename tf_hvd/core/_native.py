@@ -1,7 +1,7 @@
-"""Loads the native library: once for TensorFlow (its ops) and once for ctypes (the C API).
+"""The native library, loaded for its TensorFlow ops and, through ctypes, for its C API.
 
-Everything that can be wrong between the package and the TensorFlow it finds is
-found here, at import, and said with what to do about it.
+At import, this module detects all mismatches between the package and the installed TensorFlow,
+and raises an error that says how to fix them.
 """
 
 import ctypes
@@ -12,15 +12,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.core import kinds, wheels
+from tf_hvd.core import error_text, kinds, main_thread, wheels
 from tf_hvd.core.exceptions import HorovodVersionMismatchError
 
 DIRECTORY = pathlib.Path(__file__).resolve().parents[1]
 
-# Collectives of which each call runs in a tf.function, whether or not its result is
-# used, and side by side with the others. What is called for its effect alone
-# (barrier, join, broadcast_) is not among them: it runs in any case, and must keep its
-# place among assignments and other effects.
+# Collectives that run at every call to a tf.function, whether or not their results are
+# used, and in any order. Ops called only for their effect (barrier, join, broadcast_) are
+# not included. They always run, and must keep their order among assignments and other
+# effects.
 _COLLECTIVES = frozenset(
     op_type for kind in kinds.OF_TENSORS.values() for op_type in kind.functions
 )
@@ -28,25 +28,33 @@ _COLLECTIVES = frozenset(
 _ERROR_BYTES = 8192
 _SET_END = -1
 
+hurry = 1
+"""For tests: a factor that divides the time limits of all waits, except those in `init`."""
+
 
 def _build_info() -> Any:
     try:
         return importlib.import_module("tf_hvd._build_info")
     except ModuleNotFoundError as error:
         raise ImportError(
-            f"{DIRECTORY} is tf_hvd's source tree, without its native library. Run './dev build' "
-            "and install the wheel that it makes, and do not put the source tree on sys.path."
+            f"tf_hvd has no native library in {DIRECTORY}, which is its source tree. Run "
+            "'./dev build', install the wheel that it builds, and keep the source tree off "
+            "sys.path."
         ) from error
 
 
 def _choose_minor(minors: Sequence[str], version: str, found: str) -> str:
-    """The minor version of the installed TensorFlow, if there is a library for it."""
+    """Return the installed TensorFlow's minor version if the wheel has a library for it.
+
+    Raises:
+      HorovodVersionMismatchError: the wheel has no such library.
+    """
     if wheels.minor(found) in minors:
         return wheels.minor(found)
     raise HorovodVersionMismatchError(
         f"tf_hvd {version} was built for TensorFlow {wheels.named(minors)} but TensorFlow "
-        f"{found} is installed; the two do not work together, because TensorFlow's C++ interface "
-        f"changes with each minor version. {wheels.cure(minors, found)}."
+        f"{found} is installed. These versions are incompatible, because TensorFlow's C++ "
+        f"interface changes with each minor version. {wheels.cure(minors, found)}."
     )
 
 
@@ -58,13 +66,13 @@ def _load_ops() -> Any:
     except (tf.errors.NotFoundError, OSError) as error:
         raise ImportError(
             f"TensorFlow {tf.__version__} could not load {_library}: {error}. An undefined symbol "
-            f"means that this TensorFlow is another build than PyPI's {minor}, such as a nightly "
-            f"or a vendor's: {wheels.making()} makes a wheel for it."
+            f"means that this TensorFlow is not PyPI's {minor}, but for example a nightly or a "
+            f"vendor's build. Build a wheel for it with {wheels.build_hint()}."
         ) from error
 
 
 class _InitOptions(ctypes.Structure):
-    """tf_hvd_init_options of runtime/api/c_api.h."""
+    """The C struct tf_hvd_init_options of runtime/api/c_api.h."""
 
     _fields_ = (
         ("library_dir", ctypes.c_char_p),
@@ -76,6 +84,10 @@ class _InitOptions(ctypes.Structure):
         ("sets", ctypes.POINTER(ctypes.c_int)),
         ("set_length", ctypes.c_int),
         ("settings", ctypes.c_char_p),
+        ("frames_signal", ctypes.c_int),
+        ("frames_file", ctypes.c_int),
+        ("others_files", ctypes.c_char_p),
+        ("hurry", ctypes.c_int),
     )
 
 
@@ -135,19 +147,19 @@ def _declare(library: ctypes.CDLL) -> None:
 
 build_info = _build_info()
 minor = _choose_minor(list(build_info.BUILDS), build_info.VERSION, tf.__version__)
-"""That of TensorFlow, such as "2.21"."""
+"""The minor version of TensorFlow, such as "2.21"."""
 build: Mapping[str, Any] = build_info.BUILDS[minor]
-"""What the library for it was built with."""
+"""Information on how the library for this TensorFlow was built."""
 _library = DIRECTORY / build["library"]
 ops = _load_ops()
-# Only now: a TensorFlow that this wheel is not for is refused first, and may lack a part of it.
+# Only now: an unsupported TensorFlow is refused above, and may lack some of what this imports.
 from tf_hvd.core.tensorflow_hooks import run_always_and_side_by_side  # noqa: E402
 
 run_always_and_side_by_side(_COLLECTIVES)
-# The same file again: the loader hands out the copy that TensorFlow opened.
+# The same file: the loader returns the copy that TensorFlow has loaded.
 library = ctypes.CDLL(str(_library))
 _declare(library)
-# It returns at once, and so keeps the interpreter's lock.
+# Returns immediately, so it need not release the interpreter's lock.
 _set_eager_name = ctypes.PyDLL(str(_library)).tf_hvd_set_eager_name
 _set_eager_name.restype = library.tf_hvd_set_eager_name.restype
 _set_eager_name.argtypes = library.tf_hvd_set_eager_name.argtypes
@@ -158,7 +170,7 @@ def _numbers(values: Sequence[int]) -> Any:
 
 
 def _called(function: Any, *arguments: Any) -> tuple[int, str]:
-    """Calls what reports by a status code (0: well) and a text."""
+    """Call a C function; return its status code (0: success) and its error text."""
     error = ctypes.create_string_buffer(_ERROR_BYTES)
     code = int(function(*arguments, error, _ERROR_BYTES))
     return code, error.value.decode(errors="replace")
@@ -176,16 +188,19 @@ def init(
     sets: Sequence[Sequence[int]],
     settings: Mapping[str, str],
 ) -> tuple[int, str]:
-    """Starts the runtime. Returns the native status code (0: well) and the error's text.
+    """Start the runtime.
 
     Args:
-      mpi_candidates: paths of libmpi to try.
-      nccl_candidates: paths of libnccl to try.
-      ranks: those of MPI_COMM_WORLD that form the job; None for all.
-      communicator: Fortran handle of the communicator that forms it, of which `ranks` are
-        then the ranks; None for none.
-      sets: what all ranks must give alike: ranks of process sets.
-      settings: values that must be equal on all ranks, by the name that an error tells.
+      mpi_candidates: paths of libmpi to try, in this order.
+      nccl_candidates: paths of libnccl to try, in this order.
+      ranks: the ranks of MPI_COMM_WORLD that form the job; None for all ranks.
+      communicator: Fortran handle of the communicator that forms the job; None if no
+        communicator was given. With a communicator, `ranks` lists its ranks.
+      sets: the ranks of each process set; they must be the same on all ranks.
+      settings: values that must be the same on all ranks, by their names in errors.
+
+    Returns:
+      The native status code (0: success) and the error text.
     """
     options = _InitOptions(
         library_dir=str(DIRECTORY).encode(),
@@ -200,11 +215,14 @@ def init(
     options.sets, options.set_length = _numbers(flat), len(flat)
     lines = [f"{name}={value}".replace("\n", " ") for name, value in settings.items()]
     options.settings = _lines(lines)
+    options.frames_signal, options.frames_file = main_thread.watched()
+    options.others_files = _lines(error_text.OTHERS_PARTS)
+    options.hurry = hurry
     return _called(library.tf_hvd_init, ctypes.byref(options))
 
 
 def add_process_set(ranks: Sequence[int]) -> tuple[int, int, str]:
-    """Status code, the new set's number and the error's text."""
+    """Add a process set; return the status code, the set's number and the error text."""
     number = ctypes.c_int(_SET_END)
     code, text = _called(
         library.tf_hvd_add_process_set, _numbers(ranks), len(ranks), ctypes.byref(number)
@@ -213,26 +231,26 @@ def add_process_set(ranks: Sequence[int]) -> tuple[int, int, str]:
 
 
 def remove_process_set(number: int) -> tuple[int, str]:
-    """Status code and the error's text."""
+    """Remove a process set; return the status code and the error text."""
     return _called(library.tf_hvd_remove_process_set, number)
 
 
 def start_timeline(path: str, mark_cycles: bool) -> tuple[int, str]:
-    """Status code and the error's text."""
+    """Start this rank's timeline; return the status code and the error text."""
     return _called(library.tf_hvd_start_timeline, path.encode(), mark_cycles)
 
 
 def metrics(count: int) -> tuple[int, list[int], str]:
-    """Status code, so many numbers as tf_hvd_metrics has, and the error's text."""
+    """Return the status code, the first `count` numbers of tf_hvd_metrics, and the error text."""
     values = (ctypes.c_int64 * count)()
     code, text = _called(library.tf_hvd_metrics, values, count)
     return code, list(values), text
 
 
 def gather_ranks(mine: Sequence[int]) -> tuple[int, list[list[int]], str]:
-    """Status code, what each rank has given, in the order of ranks, and the error's text."""
+    """Return the status code, each rank's list in rank order, and the error text."""
     job = int(library.tf_hvd_size())
-    room = _numbers([0] * (job * (job + 1)))  # each rank's part names all ranks at most
+    room = _numbers([0] * (job * (job + 1)))  # each rank names at most all ranks
     length = ctypes.c_int()
     code, text = _called(
         library.tf_hvd_gather_ranks, _numbers(mine), len(mine), room, len(room), length
@@ -247,7 +265,7 @@ def gather_ranks(mine: Sequence[int]) -> tuple[int, list[list[int]], str]:
 
 
 def process_set_ranks(number: int) -> list[int] | None:
-    """The members of a set, ascending; None if there is no such set."""
+    """Return the members of a set in ascending order; None if the set does not exist."""
     count = int(library.tf_hvd_process_set_ranks(number, None, 0))
     if count < 0:
         return None
@@ -257,35 +275,35 @@ def process_set_ranks(number: int) -> list[int] | None:
 
 
 def shutdown(reason: str, through: bool) -> None:
-    """Ends the runtime; `through`: this rank has made all its calls, rather than failed."""
+    """End the runtime; `through` is True if this rank made all its calls, False if it failed."""
     library.tf_hvd_shutdown(reason.encode(), through)
 
 
 def forked_text() -> str:
-    """Why this process, forked from a rank, is not in the job; empty in all others."""
+    """Return why this process, a fork of a rank, is not in the job; "" in other processes."""
     return str(library.tf_hvd_forked_text().decode(errors="replace"))
 
 
 def end_text() -> str:
-    """Why no more calls can be made in this process' job; empty while they can."""
+    """Return why the job of this process accepts no more calls; "" while it accepts calls."""
     return str(library.tf_hvd_end_text().decode(errors="replace"))
 
 
 def process_mark() -> str:
-    """What stands for this process in the environment of those that it starts."""
+    """Return the text that marks this process in the environment of its child processes."""
     return str(library.tf_hvd_process_mark().decode())
 
 
 def note_sources(
     number: int, variables: Sequence[int], places: Sequence[int], names: Sequence[str]
 ) -> None:
-    """Notes a list of sources of gradients under a number, for ranks to compare.
+    """Register a list of gradient sources under a number, so that ranks can compare the list.
 
     Args:
-      number: the list's.
-      variables: each source's number in this process, 0 for one that is no variable.
-      places: each source's place in the whole list, of which this may be a part.
-      names: what errors call them.
+      number: int, the number of the list.
+      variables: each source's number in this process; 0 for a source that is not a variable.
+      places: each source's index in the whole list. These sources may be only a part of it.
+      names: the sources' names, for errors.
     """
     longs = ctypes.c_int64 * len(variables)
     text = "".join(name.replace("\n", " ") + "\n" for name in names)
@@ -295,43 +313,47 @@ def note_sources(
 
 
 def set_eager_name(name: str | None) -> None:
-    """Names the next eager collective of this thread on the wire; None takes it back."""
+    """Set the name of this thread's next eager collective; None removes the name."""
     _set_eager_name(None if name is None else name.encode())
 
 
 def address_of(text: bytes) -> int:
-    """Where a text lies, for the native side, as long as somebody holds it; it ends with a zero."""
+    """Return the address of a zero-terminated text for the native library.
+
+    The address is valid while the caller keeps the text.
+    """
     return ctypes.cast(ctypes.c_char_p(text), ctypes.c_void_p).value or 0
 
 
 def eager_source() -> Any:
-    """Where the native side looks for the line of this thread's next eager call.
+    """Return where the native library reads the program line of this thread's next eager call.
 
-    Its `value` is the address of a text, or None.
+    Set its `value` to the address of a text, or to None.
     """
     return ctypes.c_void_p.from_address(library.tf_hvd_eager_source())
 
 
 def nccl_version(candidates: Sequence[str]) -> int:
-    """22105 for 2.21.5; 0 if this process has no NCCL, or no CUDA driver."""
+    """Return NCCL's version as an int (22105 for 2.21.5); 0 without NCCL or a CUDA driver."""
     return int(library.tf_hvd_nccl_version(_lines(candidates)))
 
 
 def gpus_on_all_ranks() -> bool:
-    """Whether every rank has a CUDA driver; False before init."""
+    """Return whether every rank has a CUDA driver; False before `init`."""
     return bool(library.tf_hvd_gpus_on_all_ranks())
 
 
 def gpu_report(nccl_candidates: Sequence[str]) -> list[list[str]]:
-    """The lines of runtime/transport/gpu/report.h, each as its fields."""
+    """Return the lines of the GPU report (runtime/transport/gpu/report.h), split into fields."""
     text = library.tf_hvd_gpu_report(_lines(nccl_candidates)).decode(errors="replace")
     return [line.split("\t") for line in text.splitlines()]
 
 
 def find_mpi(mpi_candidates: list[str]) -> tuple[int, str, str, str]:
-    """Status code, path and version line of the MPI that `init` would use; the error's text.
+    """Find the MPI that `init` would use, and load it without initialising it.
 
-    It is opened, and not initialised.
+    Returns:
+      The status code, MPI's path and version line, and the error text.
     """
     options = _InitOptions(
         library_dir=str(DIRECTORY).encode(), mpi_candidates=_lines(mpi_candidates)
@@ -346,7 +368,7 @@ def find_mpi(mpi_candidates: list[str]) -> tuple[int, str, str, str]:
 
 
 def counters() -> tuple[int, ...]:
-    """What this process has counted until now; base/counters.h has their order."""
+    """Return the current values of the process's counters, in the order of base/counters.h."""
     count = library.tf_hvd_counters(None, 0)
     values = (ctypes.c_int64 * count)()
     library.tf_hvd_counters(values, count)
@@ -354,12 +376,12 @@ def counters() -> tuple[int, ...]:
 
 
 def settings_error() -> str:
-    """What `init` would say of a setting in the environment that is none; empty if all are."""
+    """Return the error that `init` would raise for an invalid setting; "" if all are valid."""
     return _called(library.tf_hvd_check_settings)[1]
 
 
 def mpi_version() -> str:
-    """Version line of the MPI that serves this process; empty if none does."""
+    """Return the version line of the MPI that this process uses; "" if it uses none."""
     text = library.tf_hvd_mpi_version()
     return text.decode(errors="replace") if text else ""
 

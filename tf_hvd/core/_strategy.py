@@ -1,13 +1,15 @@
-"""tf.distribute and this package do the same work: not both at once."""
+"""A check that tf.distribute and tf_hvd, which do the same work, are not both active."""
 
 import tensorflow as tf
 
 
 def refuse_replicas(what: str, strategy: tf.distribute.Strategy | None = None) -> None:
-    """Raises within a strategy of several replicas; the default one and OneDevice pass.
+    """Raise if a tf.distribute strategy with several replicas is active.
+
+    TensorFlow's default strategy and OneDeviceStrategy are allowed.
 
     Raises:
-      RuntimeError: the strategy, or the one in scope here, has several replicas.
+      RuntimeError: `strategy`, or the strategy in scope if it is None, has several replicas.
     """
     if strategy is None:
         if not tf.distribute.has_strategy():

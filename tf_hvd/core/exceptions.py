@@ -1,27 +1,46 @@
-"""Exception types that are ours; collectives raise TensorFlow's own (`tf.errors`)."""
+"""tf_hvd's exception types. Collectives raise TensorFlow's types (`tf.errors`) instead.
+
+Each type derives from the type that Horovod, or an earlier tf_hvd, raises in the same case.
+"""
 
 
 class HorovodInternalError(RuntimeError):
-    """The job ended during a call that is not an op, or there is a bug in tf_hvd."""
+    """A bug in tf_hvd. The subclass `JobError` reports the end of the job instead."""
+
+
+class JobError(HorovodInternalError):
+    """The job has ended because another rank left or died.
+
+    Raised by calls that are not ops, such as `add_process_set`. Collectives, which are ops,
+    raise tf.errors.UnknownError for the same reason.
+    """
+
+
+class NotInitializedError(ValueError):
+    """`init` has not been called, or `shutdown` was called after it."""
+
+
+class ProcessSetError(ValueError):
+    """A process set is not registered, was removed, or does not include this rank."""
 
 
 class HorovodInitError(ValueError, RuntimeError):
-    """`init` failed: a setting is invalid, or the MPI library does not match the launcher.
+    """`init` failed, for example because a setting is invalid or MPI does not match the launcher.
 
-    A ValueError too, because that is what Horovod raises when its native part
+    This type is also a ValueError, because Horovod raises ValueError if its native library
     does not start.
     """
 
 
 class HorovodVersionMismatchError(ImportError):
-    """The package was built for another TensorFlow than the one that is installed."""
+    """The installed TensorFlow is not a version that this package was built for."""
 
 
 class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 - Horovod's name
-    """Hosts of an elastic job have come or gone: the ranks are to be started again.
+    """The hosts of an elastic job have changed, so the ranks must restart.
 
     Args:
-      skip_sync: whether hosts have gone and none has come.
+      skip_sync: bool, True if hosts were only removed, False if hosts were added.
     """
 
     def __init__(self, skip_sync: bool) -> None:

@@ -1,12 +1,12 @@
-"""The one way to files that others may have put there, or may have put something in the place of.
+"""Safe access to files in folders that other users or programs can write to.
 
-Where a file is expected there may be a pipe, which blocks whoever opens it, a device without an
-end, a link to somebody else's file, or a file that takes all memory. Readers refuse what is not a
-file, and what is too large. Writers make a new file under a name that nobody can guess, and give it
-its own name when it is whole.
+The path of an expected file may lead to a pipe, which blocks a reader, or to an endless device. It
+may also lead to another user's file through a link, or to a file that fills the memory. Functions
+that read accept only files, up to a maximum size. Functions that write create a new file under
+another name, and rename it when it is complete.
 
-The standard library alone, and none of this package: an isolated Python that runs a file imports
-it.
+This module uses only the standard library and nothing else from this package. An isolated Python
+imports this module when it runs parts of the launcher as files.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 _PIECE = 1 << 20
+_NEVER_EXECUTED = 0x8  # MFD_NOEXEC_SEAL, Linux 6.3
 NEW = "new."
-"""What the name of a file begins with while it is written."""
+"""The prefix of a file's name while the file is being written."""
 _KINDS = {
     stat.S_IFIFO: "a pipe",
     stat.S_IFCHR: "a device",
@@ -32,11 +33,11 @@ _KINDS = {
 
 
 class FileError(OSError):
-    """A path names something that is not read, or not replaced.
+    """A path must not be read or replaced, for example because it is a pipe.
 
     Args:
-        path: it.
-        text: as "is a pipe, not a file".
+        path: the path.
+        text: the reason, such as "is a pipe, not a file".
     """
 
     def __init__(self, path: str | os.PathLike[str], text: str) -> None:
@@ -48,7 +49,7 @@ class FileError(OSError):
 
 
 def reason(error: OSError) -> str:
-    """What went wrong with a file, beginning with its name if that is known."""
+    """Return why a file operation failed, after the file's name if it is known."""
     if isinstance(error, FileError):
         return str(error)
     why = error.strerror or str(error)
@@ -61,19 +62,19 @@ def opened(
     folder: int | None = None,
     follow: bool = True,
 ) -> BinaryIO:
-    """A file to read from. Opening it waits for nobody.
+    """Open a file for reading, without blocking.
 
     Args:
-        path: from `folder`, a descriptor, if that is given.
-        most: the bytes that a file may have; None: any number.
-        folder: see above.
+        path: path of the file, relative to `folder` if that is given.
+        most: maximum size of the file in bytes; None for no limit.
+        folder: descriptor of a folder, or None.
         follow: whether the path may be a symbolic link.
 
     Raises:
-        FileError: it is not a file, or too large.
-        OSError: it cannot be opened.
+        FileError: the path is not a file, or the file is too large.
+        OSError: the file cannot be opened.
     """
-    # Before it is opened as well: opening a device may do something.
+    # Checked before opening too, because opening a device can have an effect.
     _check_file(path, os.stat(path, dir_fd=folder, follow_symlinks=follow))
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     file = os.fdopen(os.open(path, flags, dir_fd=folder), "rb")
@@ -89,24 +90,24 @@ def opened(
 
 
 def read(path: str | os.PathLike[str], most: int) -> bytes:
-    """The bytes of a file, which has so many at most.
+    """Return the contents of a file of at most `most` bytes.
 
     Raises:
-        FileError: it is not a file, or too large.
-        OSError: it cannot be read.
+        FileError: the path is not a file, or the file is too large.
+        OSError: the file cannot be read.
     """
     with opened(path, most) as file:
         return _all_of(path, file, most)
 
 
 def read_given(path: str | os.PathLike[str], most: int) -> bytes:
-    """The same; the path may also be a pipe without a name, which a shell's <(...) is.
+    """Return the contents of a file or an unnamed pipe, such as a shell's <(...).
 
     Raises:
-        FileError: it is something else, or too large.
-        OSError: it cannot be read.
+        FileError: the path is neither a file nor an unnamed pipe, or has more than `most` bytes.
+        OSError: the file or pipe cannot be read.
     """
-    # A descriptor of this process leads there, and whoever gave it that writes to the pipe.
+    # The path leads to a descriptor of this process, and its parent writes to the pipe.
     if not os.path.basename(os.path.realpath(path)).startswith("pipe:["):
         return read(path, most)
     with open(path, "rb") as file:
@@ -117,19 +118,19 @@ def read_given(path: str | os.PathLike[str], most: int) -> bytes:
 def writing(
     path: str | os.PathLike[str], mode: int = 0o666, folder: int | None = None, sync: bool = False
 ) -> Iterator[BinaryIO]:
-    """A context: a new file, which takes the place of `path` at its end, or is gone if it fails.
+    """Open a new file in a context that replaces `path` on success and removes the file on failure.
 
-    Until then it has a name in the same folder that begins with `new.` and the file's own.
+    While it is written, the file is in the same folder, named `new.` followed by its name.
 
     Args:
-        path: from `folder`, a descriptor, if that is given.
-        mode: of the file, less the process's umask.
-        folder: see above.
-        sync: whether the file is on the disk before it takes its place.
+        path: path of the file, relative to `folder` if that is given.
+        mode: permission bits of the file, before the process's umask is applied.
+        folder: descriptor of a folder, or None.
+        sync: whether to flush the file to disk before it replaces `path`.
 
     Raises:
-        FileError: something that is not a file has this name; a link has it as well.
-        OSError: it cannot be written.
+        FileError: the path exists and is not a regular file, for example a link.
+        OSError: the file cannot be written.
     """
     where, name = os.path.split(os.fspath(path))
     new = f"{NEW}{name[:50]}.{os.urandom(8).hex()}"
@@ -156,13 +157,18 @@ def writing(
 
 
 def stream(path: str | os.PathLike[str], adds: bool) -> int:
-    """A descriptor of a file that is written to while others read it: it has its name at once.
+    """Open a file, under its final name, that others read while it is written.
 
-    With `adds`, what is in the file stays.
+    Args:
+        path: path of the file.
+        adds: whether to keep the existing contents and append to them.
+
+    Returns:
+        The file's descriptor.
 
     Raises:
-        FileError: something that is not a file has this name; a link has it as well.
-        OSError: it cannot be opened.
+        FileError: the path exists and is not a regular file, for example a link.
+        OSError: the file cannot be opened.
     """
     check_target(path)
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -177,35 +183,51 @@ def stream(path: str | os.PathLike[str], adds: bool) -> int:
     return file
 
 
+def memory(name: str) -> int | None:
+    """Create an anonymous file in memory, which /proc shows as `name`.
+
+    Programs that this process executes do not inherit the file.
+
+    Returns:
+        The file's descriptor; None if the system does not support such files.
+    """
+    for flags in (_NEVER_EXECUTED, 0):
+        # Older kernels do not know the flag, others require it; a Python built for old systems
+        # lacks memfd_create.
+        with contextlib.suppress(OSError, AttributeError):
+            return os.memfd_create(name, flags | os.MFD_CLOEXEC)
+    return None
+
+
 def check_target(path: str | os.PathLike[str], folder: int | None = None) -> None:
-    """Refuses a path that `writing` would not replace.
+    """Raise if `writing` would not replace the path.
 
     Raises:
-        FileError: something that is not a file has this name; a link has it as well.
-        OSError: nothing can be seen there.
+        FileError: the path exists and is not a regular file, for example a link.
+        OSError: the path cannot be examined.
     """
     with contextlib.suppress(FileNotFoundError):
         _check_file(path, os.stat(path, dir_fd=folder, follow_symlinks=False))
 
 
 def check_own(file: int, name: str) -> None:
-    """Checks that only this user can write to a file or folder that is open.
+    """Raise unless only this user can write to an open file or folder.
 
     Raises:
-        FileError: others can, and may have put something of theirs there.
+        FileError: other users can write to it, so its contents are not trusted.
     """
     about = os.fstat(file)
     if about.st_uid != os.geteuid() or about.st_mode & 0o022:
-        raise FileError(name, "is another user's, or others can write to it")
+        raise FileError(name, "belongs to another user, or other users can write to it")
 
 
 @contextlib.contextmanager
 def own_folder(path: str) -> Iterator[int]:
-    """A context: the descriptor of a folder that only this user can write to.
+    """Open a folder that only this user can write to, in a context that yields its descriptor.
 
     Raises:
-        FileError: others can.
-        OSError: it cannot be opened, or is none.
+        FileError: other users can write to the folder.
+        OSError: the path cannot be opened, or is not a folder.
     """
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
@@ -222,7 +244,7 @@ def _check_file(path: str | os.PathLike[str], about: os.stat_result) -> None:
 
 
 def _all_of(path: str | os.PathLike[str], file: BinaryIO, most: int) -> bytes:
-    pieces, left = [], most + 1  # it may grow meanwhile, and those in /proc have no size
+    pieces, left = [], most + 1  # a file may grow meanwhile, and files in /proc have size 0
     while left and (piece := file.read(min(left, _PIECE))):
         pieces.append(piece)
         left -= len(piece)

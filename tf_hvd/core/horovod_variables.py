@@ -1,7 +1,7 @@
-"""Horovod's environment variables: which are honoured, which are refused, which are ignored.
+"""Horovod's environment variables: which ones tf_hvd honours, warns about, or ignores.
 
-`init` warns of variables that ask for something that tf_hvd does not have, and of names that
-Horovod does not have either. The values come from tf_hvd.core.config, which reads the environment.
+`init` warns about variables that request an unsupported feature. It also warns about HOROVOD_
+variables that do not exist in Horovod. tf_hvd.core.config reads the values from the environment.
 """
 
 import dataclasses
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 
 def _is_on(value: str) -> bool:
-    """As Horovod reads a switch: a number above 0."""
+    """Return whether Horovod reads a value as true, which means a number above 0."""
     return value.strip().isdigit() and int(value) > 0
 
 
@@ -23,10 +23,10 @@ def _is_not_mpi(value: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Variable:
-    """One of Horovod's variables."""
+    """The properties of one of Horovod's variables."""
 
-    meaning: str  # here, for docs/config.md and for the warning
-    asks: Callable[[str], bool] = lambda value: False  # for something that tf_hvd does not have
+    meaning: str  # the meaning in tf_hvd, for docs/config.md and the warning
+    asks: Callable[[str], bool] = lambda value: False  # whether it requests an unsupported feature
 
 
 _HONOURED = Variable("Honoured, see above.")
@@ -39,9 +39,9 @@ VARIABLES: dict[str, Variable] = {
     "HOROVOD_STALL_CHECK_DISABLE": _HONOURED,
     "HOROVOD_STALL_CHECK_TIME_SECONDS": _HONOURED,
     "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": Variable(
-        "Honoured, see above; it is on by default, unlike Horovod's."
+        "Honoured, see above. On by default, unlike in Horovod."
     ),
-    "HOROVOD_LOG_LEVEL": Variable("Honoured for what the native library prints, see above."),
+    "HOROVOD_LOG_LEVEL": Variable("Honoured for the native library's log, see above."),
     "HOROVOD_TIMELINE": _HONOURED,
     "HOROVOD_TIMELINE_MARK_CYCLES": _HONOURED,
     "HOROVOD_GPU_OPERATIONS": _GPU,
@@ -53,23 +53,23 @@ VARIABLES: dict[str, Variable] = {
     "HOROVOD_CPU_OPERATIONS": _ONLY_MPI,
     "HOROVOD_CONTROLLER": _ONLY_MPI,
     "HOROVOD_MPI_THREADS_DISABLE": Variable(
-        f"{_NOT_HONOURED}a thread of tf_hvd calls MPI.", asks=_is_on
+        f"{_NOT_HONOURED}tf_hvd calls MPI from a background thread.", asks=_is_on
     ),
     "HOROVOD_THREAD_AFFINITY": Variable(
         f"{_NOT_HONOURED}`tf_hvd run` binds ranks to cores.", asks=_is_set
     ),
     "HOROVOD_AUTOTUNE": Variable(
-        f"{_NOT_HONOURED}nothing is tuned. In simulations no other buckets were better for every "
-        "model: what gained up to 2 points for one on 512 GPUs cost others as much "
-        "(docs/scaling.md).",
+        f"{_NOT_HONOURED}tf_hvd has no autotuning. In simulations, no other choice of buckets was "
+        "better for all models. Choices that gained up to 2 percentage points of efficiency for "
+        "one model on 512 GPUs cost other models as much.",
         asks=_is_on,
     ),
     "HOROVOD_SIZE": Variable(
-        "`init` fails if it is more than 1 and this process is alone: Horovod's own launcher "
-        "started it."
+        "`init` fails if the value is more than 1 and the job has only one process. In this case, "
+        "Horovod's own launcher has started the process."
     ),
 }
-"""The variables of Horovod 0.28.1 that have an effect, or a warning."""
+"""The variables of Horovod 0.28.1 that have an effect or cause a warning."""
 
 _IGNORED = """
 ADASUM_MPI_CHUNK_SIZE ALLOW_MIXED_GPU_IMPL AUTOTUNE_BAYES_OPT_MAX_SAMPLES
@@ -85,11 +85,11 @@ TORUS_ALLREDUCE WITHOUT_GLOO WITHOUT_MPI WITHOUT_MXNET WITHOUT_NVTX WITHOUT_PYTO
 WITHOUT_TENSORFLOW WITH_GLOO WITH_MPI WITH_MXNET WITH_NVTX WITH_PYTORCH WITH_TENSORFLOW
 """
 IGNORED = frozenset(f"HOROVOD_{name}" for name in _IGNORED.split())
-"""The others that it reads, when it runs or when it is built: images leave some of them behind."""
+"""Horovod's other variables, for run time or build time; some container images set them."""
 
 
 def warnings(values: Mapping[str, str]) -> list[str]:
-    """What a user should know about Horovod's variables that are set."""
+    """Return the warnings about the Horovod variables that are set, given their values by name."""
     texts = [
         f"{name}={value} is not honoured: {VARIABLES[name].meaning.removeprefix(_NOT_HONOURED)}"
         for name, value in sorted(values.items())
@@ -99,6 +99,6 @@ def warnings(values: Mapping[str, str]) -> list[str]:
     if unknown:
         texts.append(
             f"{', '.join(unknown)}: neither Horovod nor tf_hvd has such a variable; "
-            "docs/config.md lists those they have."
+            "check the spelling, or unset the variable."
         )
     return texts

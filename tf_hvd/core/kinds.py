@@ -1,6 +1,7 @@
-"""The kinds of collectives and the reduce ops, for code that treats them alike: as in base/types.h.
+"""Tables of the kinds of collectives and the reduce ops, for generic code.
 
-The standard library alone. A test compares the two.
+The tables repeat those in base/types.h, and a test compares them. This module uses only the
+standard library.
 """
 
 import enum
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 
 
 class Yield(enum.Enum):
-    """What a collective yields to a rank for each tensor."""
+    """The shape of a collective's result on a rank, for each tensor."""
 
     NOTHING = "there are no tensors"
     WHOLE = "as many elements as the tensor has"
@@ -19,23 +20,23 @@ class Yield(enum.Enum):
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of collective."""
+    """The properties of a kind of collective."""
 
-    name: str  # as errors and recordings have it
+    name: str  # as in errors and recordings
     yields: Yield = Yield.NOTHING
-    reduces: bool = False  # elements: calls have an `op`
+    reduces: bool = False  # combines elements: calls have an `op`
     has_root: bool = False  # calls have a `root_rank`
-    grouped: bool = False  # there is an op for groups of tensors as well
+    grouped: bool = False  # also has an op for groups of tensors
 
     @property
     def functions(self) -> dict[str, str]:
-        """The TensorFlow ops of what moves tensors, and the functions of tf_hvd that call them."""
+        """The names of this kind's TensorFlow ops, and of the tf_hvd functions that call them."""
         op = self.name.capitalize()
         single = {f"Horovod{op}": self.name}
         return single | ({f"HorovodGrouped{op}": f"grouped_{self.name}"} if self.grouped else {})
 
 
-# By their numbers.
+# Indexed by kind number.
 KINDS = (
     Kind("allreduce", Yield.WHOLE, reduces=True, grouped=True),
     Kind("allgather", Yield.ALL_ROWS, grouped=True),
@@ -49,7 +50,7 @@ KINDS = (
 )
 
 REDUCE_OPS = ("Average", "Sum", "Adasum", "Min", "Max", "Product")
-"""Their names, by their numbers."""
+"""The names of the reduce ops, indexed by number."""
 
 OF_TENSORS = {kind.name: kind for kind in KINDS if kind.yields is not Yield.NOTHING}
-"""What moves tensors, by name."""
+"""The kinds that transfer tensors, by name."""

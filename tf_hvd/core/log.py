@@ -1,7 +1,7 @@
-"""The package's log lines: through absl.logging, as Keras' and TensorFlow's.
+"""Logging for this package through absl.logging, which Keras and TensorFlow also use.
 
-One format and one verbosity for all of them: `absl.logging.set_verbosity(absl.logging.INFO)`
-shows more than warnings. In front of each line stands who says it, "tf_hvd, rank 1: ".
+By default only warnings and errors are shown; `absl.logging.set_verbosity(absl.logging.INFO)` shows
+more. Each line begins with its source, as in "tf_hvd, rank 1: ".
 """
 
 import functools
@@ -12,13 +12,13 @@ from absl import logging
 
 
 class _Who:
-    """The beginning of this process's lines; core/basics.py knows the job."""
+    """The prefix of this process's log lines; core/basics.py sets the rank."""
 
     prefix = "tf_hvd: "
 
 
 def set_rank(rank: int | None) -> None:
-    """Begin lines with this rank from now on; without one if None."""
+    """Begin log lines with this rank from now on; None for no rank."""
     _Who.prefix = "tf_hvd: " if rank is None else f"tf_hvd, rank {rank}: "
 
 
@@ -27,12 +27,12 @@ def warning(text: str, *arguments: Any) -> None:
 
 
 def info(text: str, *arguments: Any) -> None:
-    """Logs `text % arguments`; not shown by default."""
+    """Log `text % arguments` at INFO, which is not shown by default."""
     logging.info(_Who.prefix + text, *arguments)
 
 
 def warn_once(text: str, *arguments: Any) -> None:
-    """Logs `text % arguments`, if this process has not said exactly that before."""
+    """Log `text % arguments`, unless this process has already logged exactly that text."""
     _once(warning, text % arguments)
 
 
@@ -40,12 +40,12 @@ def info_once(text: str, *arguments: Any) -> None:
     _once(info, text % arguments)
 
 
-# Bounded, for what is said of tensors: a program may give each of them a new name.
+# Bounded, because messages may name tensors: a program may give each tensor a new name.
 @functools.lru_cache(maxsize=4096)
 def _once(say: Callable[..., None], text: str) -> None:
     say("%s", text)
 
 
-# The line that a record names is the caller's.
+# A record then names the caller's line.
 for _name in ("warning", "info", "warn_once", "info_once", "_once"):
     logging.ABSLLogger.register_frame_to_skip(__file__, _name)

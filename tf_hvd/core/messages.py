@@ -1,10 +1,12 @@
-"""Messages between the processes of a job: one frame each, over a socket or a pipe.
+"""Messages between the processes of a job, over a socket or a pipe.
 
-A frame is the length of a text, the text (JSON, an object with `do`, and with `bytes`, the length
-of the load), the load, and a newline: srun hands on whole lines. Over a socket files may go along.
+Each message is one frame: the length of a text, the text, a payload and a newline. The newline is
+needed because srun forwards only whole lines. The text is a JSON object with the keys `do` and
+`bytes`. The value of `bytes` is the length of the payload. A message over a socket can carry open
+files.
 
-The standard library alone, and none of this package: an isolated Python that runs a file imports
-it.
+This module uses only the standard library and nothing else from this package. An isolated Python
+imports this module when it runs parts of the launcher as files.
 """
 
 from __future__ import annotations
@@ -19,26 +21,26 @@ from typing import Any, Protocol
 
 _LENGTH = struct.Struct("<I")
 _END = b"\n"
-_LONGEST = 1 << 20  # bytes of the text
-_FILES = 4  # that go along with a message, at most
+_LONGEST = 1 << 20  # maximum size of the text in bytes
+_FILES = 4  # maximum number of files in one message
 _CREDENTIALS = struct.Struct("3i")
-_HEARD = 5.0  # seconds until nobody waits any more for what it has told to be heard
+_HEARD = 5.0  # seconds that `tell` waits for the agent to read its message
 
 DAMAGE = (
     *(ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError),
     struct.error,
 )
-"""What a damaged message leads to, where it is read or where it is obeyed."""
+"""The exceptions that a damaged message causes when it is read or processed."""
 
 
 class Source(Protocol):
-    """What messages are read from."""
+    """A stream from which messages are read."""
 
     def read(self, size: int, /) -> bytes: ...
 
 
 class Stream(Source, Protocol):
-    """What they are written to as well."""
+    """A stream from which messages are read and to which they are written."""
 
     def write(self, data: bytes | memoryview, /) -> int: ...
 
@@ -46,7 +48,7 @@ class Stream(Source, Protocol):
 
 
 class ProtocolError(ValueError):
-    """What was received is no message."""
+    """The received data is not a message."""
 
 
 def _frame(message: dict[str, Any], load: bytes | memoryview) -> bytes:
@@ -62,23 +64,23 @@ def send(file: Stream, message: dict[str, Any], load: bytes | memoryview = b"") 
 
 
 def receive(file: Source) -> tuple[dict[str, Any], bytes]:
-    """Reads one.
+    """Read one message and return it.
 
     Raises:
-        EOFError: there are no more.
-        ProtocolError: it is none.
+        EOFError: the stream has ended.
+        ProtocolError: the data is not a message.
     """
     length = _LENGTH.unpack(_exactly(file, _LENGTH.size))[0]
     if length > _LONGEST:
-        raise ProtocolError(f"a message of {length} bytes")
+        raise ProtocolError(f"the message has an invalid length of {length} bytes")
     try:
         message = json.loads(_exactly(file, length))
         size = int(message["bytes"])
         load = _exactly(file, size) if size > 0 else b""
     except DAMAGE as error:
-        raise ProtocolError("no message") from error
+        raise ProtocolError("the data is not a message") from error
     if _exactly(file, len(_END)) != _END:
-        raise ProtocolError("a message without an end")
+        raise ProtocolError("the message does not end in a newline")
     return message, load
 
 
@@ -90,22 +92,25 @@ def _exactly(file: Source, size: int) -> bytes:
 
 
 class Link:
-    """One side of a connection between two processes of a machine. One thread at a time."""
+    """One end of a connection between two processes on a machine.
+
+    Only one thread at a time may use it.
+    """
 
     def __init__(self, link: socket.socket) -> None:
         self.socket = link
         self.files: list[int] = []
-        """Descriptors that came with messages, in their order; whoever takes one removes it."""
+        """The received descriptors, in order; callers remove those that they use."""
         self._rest = bytearray()
 
     def fileno(self) -> int:
-        """For `select`."""
+        """Return the socket's descriptor, for `select`."""
         return self.socket.fileno()
 
     def send(
         self, message: dict[str, Any], load: bytes | memoryview = b"", files: Sequence[int] = ()
     ) -> None:
-        """Sends a message; `files` are descriptors, which stay the caller's."""
+        """Send a message with open files; the caller must close their descriptors, `files`."""
         start = memoryview(_frame(message, load))
         if files:
             rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))
@@ -117,7 +122,7 @@ class Link:
         return receive(self)
 
     def read(self, size: int, /) -> bytes:
-        """Reads so many bytes, or what there is until the end."""
+        """Read `size` bytes, or fewer if the stream ends."""
         while len(self._rest) < size:
             wanted = max(size - len(self._rest), 1 << 12)
             data, rights, _, _ = self.socket.recvmsg(
@@ -137,7 +142,7 @@ class Link:
         return data
 
     def has_rest(self) -> bool:
-        """Whether a message has come, or a part of one, that was not taken yet."""
+        """Return whether received data has not been read yet: a message or a part of a message."""
         return bool(self._rest)
 
     def close(self) -> None:
@@ -147,21 +152,21 @@ class Link:
 
 
 def address(job: str) -> str:
-    """The abstract name of the socket at which a job's agent hears its machine's ranks."""
+    """Return the name of the abstract socket on which a job's agent listens for its ranks."""
     return f"\0tf_hvd/{job}"
 
 
 def connect(job: str) -> Link:
-    """A connection to the agent of this machine.
+    """Connect to the agent on this machine.
 
     Raises:
-        OSError: there is none, or it is another user's.
+        OSError: this machine has no agent, or the socket belongs to another user.
     """
     link = socket.socket(socket.AF_UNIX)
     try:
         link.connect(address(job))
         if not is_ours(link):
-            raise PermissionError("the agent is another user's process")
+            raise PermissionError("the agent's socket belongs to another user")
     except OSError:
         link.close()
         raise
@@ -169,21 +174,21 @@ def connect(job: str) -> Link:
 
 
 def is_ours(link: socket.socket) -> bool:
-    """Whether the process on the other side is this user's."""
+    """Return whether this user owns the process at the other end."""
     return peer(link)[1] == os.geteuid()
 
 
 def peer(link: socket.socket) -> tuple[int, int]:
-    """The process on the other side, and its user, as the kernel has them."""
+    """Return the process id and user id of the other end, as reported by the kernel."""
     told = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     process, user, _ = _CREDENTIALS.unpack(told)
     return process, user
 
 
 def tell(job: str, message: dict[str, Any], load: bytes = b"") -> None:
-    """Tells the agent of this machine something; returns when it has heard that.
+    """Send a message to the agent on this machine, and return when the agent has read it.
 
-    Nothing happens where there is none, as on other machines and under another launcher.
+    Does nothing if the machine has no agent, for example under another launcher.
     """
     try:
         link = connect(job)
@@ -193,7 +198,7 @@ def tell(job: str, message: dict[str, Any], load: bytes = b"") -> None:
     try:
         link.send(message, load)
         link.socket.shutdown(socket.SHUT_WR)
-        link.socket.recv(1)  # its end: the agent closes what it has heard to the end
+        link.socket.recv(1)  # until the agent, which has read it all, closes the connection
     except OSError:
         pass
     finally:

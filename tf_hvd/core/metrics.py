@@ -1,4 +1,4 @@
-"""What this rank's collectives have taken so far, while a program runs (docs/metrics.md)."""
+"""Totals of time and bytes of this rank's collectives, for the running program."""
 
 from __future__ import annotations
 
@@ -18,48 +18,49 @@ _NS = 1e-9
 
 @dataclasses.dataclass(frozen=True)
 class Metrics:
-    """Sums of one rank since it began to count; times in seconds.
+    """The totals of one rank since counting began, with times in seconds and sizes in bytes.
 
-    A step goes from a call to the next one of the same name. What is said of steps is of
-    whole ones: the last one counts when the next one has begun.
+    A step is the interval between two calls with the same name. The figures for steps cover
+    complete steps only. A step is complete once the next step has begun.
     """
 
     counted_seconds: float
-    """For how long."""
+    """Time since counting began."""
     calls: int
-    """Collectives that have ended."""
+    """Number of collectives that have ended."""
     failed_calls: int
-    """Those of them that failed."""
+    """Number of collectives that have ended with an error."""
     bytes: int
-    """Of this rank's tensors in them."""
+    """Size of this rank's tensors in the collectives that have ended."""
     calls_in_flight: int
-    """Collectives under way now."""
+    """Number of collectives in progress."""
     dropped_calls: int
-    """Collectives that came too fast to be counted; nothing else here knows of them."""
+    """Number of collectives that came too fast to be analysed; all other figures omit them."""
     steps: int
-    """Whole steps."""
+    """Number of complete steps."""
     step_bytes: int
-    """Of this rank's tensors in the collectives of those."""
+    """Size of this rank's tensors in the collectives of complete steps."""
     step_seconds: float
-    """What they took."""
+    """Duration of complete steps."""
     collective_seconds: float
-    """Of that, with a collective under way."""
+    """Part of `step_seconds` during which a collective was in progress."""
     transfer_seconds: float
-    """Of that, when data moved with nothing left to compute."""
+    """Part of `collective_seconds` during which data moved and nothing was left to compute."""
     waiting_seconds: Mapping[int, float]
-    """Of that, when nothing moved before some rank had made its call, by rank."""
+    """Part of `collective_seconds` spent waiting for each rank's calls, by rank number."""
 
     @property
     def exposed_seconds(self) -> float:
-        """What steps would not have taken without collectives: transfer and waiting."""
+        """Time that steps would have saved if collectives had needed no transfers or waiting."""
         return self.transfer_seconds + sum(self.waiting_seconds.values())
 
     def per_step(self, earlier: Metrics) -> dict[str, float]:
-        """What a step took since `earlier`, on average; empty without a whole step.
+        """Return the averages per step since the totals `earlier`.
 
         Returns:
-          `bytes`, `step_ms`, `collective_ms`, `exposed_ms`, `exposed_share` (0 to 1, of the step)
-          and `waiting_ms/rank_K` for each rank that was ever waited for.
+          A dict with `bytes`, `step_ms`, `collective_ms`, `exposed_ms`, `exposed_share` (fraction
+          of the step, 0 to 1), and `waiting_ms/rank_K` for each rank K that this rank ever waited
+          for. Empty if no step was completed since `earlier`.
         """
         steps = self.steps - earlier.steps
         if steps <= 0:
@@ -82,13 +83,20 @@ class Metrics:
 
 
 def metrics() -> Metrics:
-    """What this rank's collectives have taken since they began to be counted.
+    """Return the totals of time and bytes of this rank's collectives since counting began.
 
-    That is at the first call of this, or at `init` where `TF_HVD_METRICS` is set. From then on a
-    thread follows the flight recorder; no call waits for it.
+    Counting begins at the first call of this function, or at `init` if `TF_HVD_METRICS` is set.
+    From then on, a thread reads the calls from the flight recorder. No collective waits for it.
+
+    Returns:
+      A `Metrics` object with times in seconds and sizes in bytes.
 
     Raises:
-      ValueError: before `init`; or without the flight recorder.
+      ValueError: `init` was not called, or the flight recorder is off.
+
+    Example:
+      hvd.allreduce(tf.ones([1000]))
+      print(hvd.metrics())
     """
     size = basics.size()
     count = len(dataclasses.fields(Metrics)) - 1
@@ -108,11 +116,11 @@ _files = itertools.count()
 
 
 class StepSummaries:
-    """Writes what steps take for TensorBoard, averaged since it was last written.
+    """A writer of averages per step for TensorBoard, each over the steps since the previous write.
 
     Args:
-      log_dir: of all ranks, each of which has a folder in it.
-      every: write after this number of steps; 0: only when `write` is called.
+      log_dir: folder for all ranks; each rank creates its own folder in it.
+      every: int, number of steps between two writes; 0 to write only when `write` is called.
     """
 
     def __init__(self, log_dir: str, every: int) -> None:
@@ -123,11 +131,11 @@ class StepSummaries:
         self._writer: Any = None
 
     def begin(self) -> None:
-        if self._writer is not None:  # of a training that was interrupted
+        if self._writer is not None:  # a writer from an interrupted training
             self._writer.close()
-        # Two writers of the same second would write to one file, the second over the first.
+        # Two writers created in the same second would otherwise write to the same file.
         suffix = f".{os.getpid()}.{next(_files)}"
-        with tf.Graph().as_default():  # eagerly TensorFlow makes no such writer
+        with tf.Graph().as_default():  # TensorFlow cannot make this writer in eager mode
             self._writer = tf.compat.v1.summary.FileWriter(self._folder, filename_suffix=suffix)
         self._taken = metrics()
 
@@ -139,7 +147,7 @@ class StepSummaries:
     def write(self) -> None:
         assert self._taken is not None  # begin comes first
         now = metrics()
-        # Calls between steps, as at an epoch's end, are none.
+        # Calls between steps, as at an epoch's end, do not count as steps.
         values = now.per_step(self._taken) if self._steps > self._written else {}
         if not values:
             return

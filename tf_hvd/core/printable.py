@@ -1,9 +1,9 @@
-"""Text of others as a terminal may show it: names in a model, an exception, a recording."""
+"""A function that makes untrusted text safe for a terminal, such as names in a recording."""
 
 
 def printable(text: str) -> str:
-    r"""`text` in one line, with `\x1b` and the like for what a terminal would obey or not show."""
-    if text.isprintable():  # as nearly all is: a recording has thousands of texts
+    r"""Return `text` as one line, with escapes such as `\x1b` for unprintable characters."""
+    if text.isprintable():  # the usual case: a recording has thousands of texts
         return text
     return "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode() for each in text

@@ -1,7 +1,7 @@
-"""Process sets: which ranks take part in a collective.
+"""Process sets: groups of ranks that run collectives among themselves.
 
-All ranks of the job add and remove sets alike and in the same order, members or
-not; collectives of a set are called by its members only. docs/process_sets.md.
+All ranks of the job must add and remove sets in the same order, even if they are not members. Only
+a set's members call its collectives. See docs/concepts.md.
 """
 
 import threading
@@ -11,42 +11,51 @@ from typing import Any, Protocol
 
 from tf_hvd.core import _communicators, _native, tensorflow_hooks
 from tf_hvd.core.convention import Convention
-from tf_hvd.core.exceptions import HorovodInternalError
+from tf_hvd.core.exceptions import HorovodInternalError, JobError, ProcessSetError
 
 WORLD = 0
 """The number of the set of all ranks."""
-# Of base/status.h: what the caller can put right.
+# Status codes of base/status.h: errors that the caller can fix, and StatusCode::kInternal.
 _MISTAKES = (1, 2)
-# For about how many removed sets TensorFlow may keep kernels, of 20 kB each.
+INTERNAL = 4
+# TensorFlow may keep kernels, of 20 kB each, for about this many removed sets.
 _KEPT = 32
 
 
 class ProcessSet:
-    """A set of ranks; `init` or `add_process_set` registers it.
+    """A set of ranks that run collectives together.
+
+    `init` or `add_process_set` registers the set. Only then can collectives use it.
 
     Attributes:
-      process_set_id: the number that ops carry; None while the set is not registered.
-      ranks: the members in ascending order; None if a communicator gives them and the
-        set was never registered.
-      mpi_comm: the communicator of mpi4py that the set was made from, or None.
+      process_set_id: int, the set's number in ops; None while the set is not registered.
+      ranks: list of the members' ranks, ascending; None if the set was made from a communicator
+        and was never registered.
+      mpi_comm: the mpi4py communicator that the set was made from, or None.
+
+    Example:
+      first = hvd.add_process_set(hvd.ProcessSet([0]))
+      if first.included():
+          hvd.allreduce(tf.ones([2]), process_set=first)
+      hvd.remove_process_set(first)
     """
 
     process_set_id: int | None = None
     mpi_comm: Any = None
 
     def __init__(self, ranks_or_comm: Any) -> None:
-        """Makes a set that is not registered yet; no other rank is asked.
+        """Create a set without registering it. This needs no communication.
 
         Args:
-          ranks_or_comm: ranks of the job, in any order; or a communicator of mpi4py,
-            whose processes they are. Ranks may give different communicators, as
-            Comm.Split makes them: then each gets the set of its own.
+          ranks_or_comm: list of ranks of the job, in any order; or an mpi4py communicator of
+            the members. Ranks may pass different communicators, such as those that Comm.Split
+            returns. Each rank then gets the set of the communicator that it passed.
 
         Raises:
-          ValueError: neither of the two.
+          ValueError: the argument is neither a list of ranks nor an mpi4py communicator.
         """
         self._ranks: list[int] | None = None
-        # All sets that were made with this one, of which it is one.
+        # The numbers of all sets that were made in the same call, including this one.
         self._numbers: list[int] = []
         self._removed = False
         if _communicators.is_communicator(ranks_or_comm):
@@ -55,40 +64,41 @@ class ProcessSet:
             self._ranks = sorted(_communicators.as_ranks(ranks_or_comm, "ProcessSet(...)"))
         else:
             raise ValueError(
-                f"ProcessSet({ranks_or_comm!r}): pass a list of ranks or a communicator of mpi4py."
+                f"ProcessSet({ranks_or_comm!r}): the argument is not valid; "
+                "pass a list of ranks or an mpi4py communicator."
             )
 
     @property
     def ranks(self) -> list[int] | None:
-        """The members in ascending order, if they are known."""
+        """The members' ranks in ascending order; None if they are unknown."""
         return None if self._ranks is None else list(self._ranks)
 
     def size(self) -> int | None:
-        """Number of members; None before registration.
+        """Return the number of members; None before registration.
 
         Raises:
-          ValueError: the runtime has no such set any more.
+          ProcessSetError: the set no longer exists.
         """
         return None if self.process_set_id is None else len(self._registered_ranks())
 
     def rank(self) -> int | None:
-        """Place of this process in the set; None before registration.
+        """Return the index of this process in the set, from 0; None before registration.
 
         Raises:
-          ValueError: this process is no member.
+          ProcessSetError: this process is not a member.
         """
         if self.process_set_id is None:
             return None
         ranks, mine = self._registered_ranks(), _own_rank()
         if mine not in ranks:
-            raise ValueError(
+            raise ProcessSetError(
                 f"rank {mine} is not in process set {self.process_set_id}, which has the ranks "
-                f"{ranks}; ask included() first."
+                f"{ranks}; check included() before you call rank()."
             )
         return ranks.index(mine)
 
     def included(self) -> bool | None:
-        """Whether this process is a member; None if the ranks are unknown or before `init`."""
+        """Return whether this process is a member; None before `init` or for unknown ranks."""
         ranks, mine = self.ranks, _own_rank()
         return None if ranks is None or mine < 0 else mine in ranks
 
@@ -103,19 +113,19 @@ class ProcessSet:
     def _registered_ranks(self) -> list[int]:
         ranks = _native.process_set_ranks(id_of(self))
         if ranks is None:
-            raise ValueError(
-                f"there is no process set {self.process_set_id}; pass a set that "
+            raise ProcessSetError(
+                f"process set {self.process_set_id} does not exist; pass a set that "
                 "add_process_set returned and that was not removed."
             )
         return ranks
 
     def _forget(self, removed: bool) -> None:
-        """Is not registered any more, and can be again."""
+        """Mark the set as unregistered, so that it can be registered again."""
         self.process_set_id = None
         self._numbers = []
         self._removed = removed
         if not removed and self.mpi_comm is not None:
-            self._ranks = None  # in another job they are others
+            self._ranks = None  # they differ in another job
 
 
 class _GlobalProcessSet(ProcessSet):
@@ -132,58 +142,65 @@ class _GlobalProcessSet(ProcessSet):
     def rank(self) -> int | None:
         return None if self.ranks is None else _own_rank()
 
+    def __reduce__(self) -> str:
+        """Pickle the set by name, so copies and other processes get their own global set."""
+        return "global_process_set"
+
 
 global_process_set: ProcessSet = _GlobalProcessSet([])
-"""The set of all ranks, the default of every `process_set=`."""
+"""The set of all ranks, which is the default of every argument `process_set=`."""
 
 
 class JobCount(Protocol):
-    """Something that counts the steps of a job."""
+    """The interface of an object that counts the steps of a job."""
 
     def restart(self) -> None:
-        """Another job begins. Called outside of all graphs."""
+        """Restart the count for a new job. Called outside of all graphs."""
 
 
 class JoinCount(Protocol):
-    """Something that the ranks of a process set count together."""
+    """The interface of a count that is the same on all ranks of a process set."""
 
     def after_join(self) -> Any:
-        """All ranks have joined; in a graph, when it runs. Gives what others wait for, or None."""
+        """Restart the count after all ranks have joined, and return the ops to wait for.
+
+        In a graph, the count restarts when these ops run.
+        """
 
 
 class _Registry:
-    """The sets of the running job, as far as this process has objects for them."""
+    """The sets of the current job for which this process has ProcessSet objects."""
 
-    lock = threading.RLock()  # one change at a time: its order is that of all ranks
+    lock = threading.RLock()  # one change at a time, so that all ranks make them in the same order
     job = _communicators.Job()
     sets: dict[int, list[ProcessSet]] = {}  # noqa: RUF012
-    removed = 0  # sets, in all jobs
+    removed = 0  # number of removed sets, over all jobs
     counts: weakref.WeakSet[JobCount] = weakref.WeakSet()  # noqa: RUF012
     join_counts: weakref.WeakKeyDictionary[JoinCount, ProcessSet] = weakref.WeakKeyDictionary()  # noqa: RUF012
 
 
 def restart_in_each_job(count: JobCount) -> None:
-    """Has `count.restart()` called at each `init` that starts a job, for as long as it lives.
+    """Call `count.restart()` at each `init` that starts a job, as long as `count` exists.
 
-    What ranks compare must not come from jobs before, in which they may not have been together.
+    Ranks may have been in different jobs before, so counts that they compare must start from zero.
     """
     _Registry.counts.add(count)
 
 
 def restart_after_join(count: JoinCount, process_set: ProcessSet) -> None:
-    """Has `count.after_join()` called when the ranks of `process_set` have joined.
+    """Call `count.after_join()` each time all ranks of `process_set` have joined.
 
-    They have then made different numbers of steps, and go on together.
+    Before the join, the ranks may make different numbers of steps. After it, they count together.
     """
     _Registry.join_counts[count] = process_set
 
 
 def counts_to_restart(process_set: ProcessSet) -> list[JoinCount]:
-    """Those that its ranks' join is about."""
+    """Return the counts that must restart when this set's ranks have joined."""
     number = id_of(process_set)
     with _Registry.lock:
         counts = list(_Registry.join_counts.items())
-    return [count for count, whose in counts if whose.process_set_id == number]
+    return [count for count, owner in counts if owner.process_set_id == number]
 
 
 def _own_rank() -> int:
@@ -192,53 +209,60 @@ def _own_rank() -> int:
 
 def _check(code: int, text: str) -> None:
     if code in _MISTAKES:
-        raise ValueError(text)
-    if code != 0:
+        raise ProcessSetError(text)
+    if code == INTERNAL:
         raise HorovodInternalError(text)
+    if code != 0:
+        raise JobError(text)
+
+
+def check_kind(process_set: Any) -> None:
+    """Raise ProcessSetError unless the argument is a ProcessSet, registered or not."""
+    if not isinstance(process_set, ProcessSet):
+        raise ProcessSetError(
+            f"process_set={process_set!r} is not a process set; pass tf_hvd.global_process_set or "
+            "a set that tf_hvd.add_process_set returned."
+        )
 
 
 def id_of(process_set: ProcessSet) -> int:
-    """The number of a registered set.
+    """Return the number of a registered set.
 
     Raises:
-      ValueError: not a process set, not registered, removed, or of a wrong number.
+      ProcessSetError: the argument is not a process set, or the set is not registered.
     """
-    if not isinstance(process_set, ProcessSet):
-        raise ValueError(
-            f"process_set={process_set!r} is not a process set; pass tf_hvd.global_process_set or "
-            "what tf_hvd.add_process_set returned."
-        )
+    check_kind(process_set)
     number = process_set.process_set_id
     if number is not None:
-        # The number is public, and a wrong one would only be told in the op.
+        # The number is public; without this check the op would report a wrong one.
         if number != WORLD and _own_rank() >= 0 and _native.process_set_ranks(number) is None:
-            raise ValueError(
-                f"there is no process set {number}; pass a set that add_process_set returned and "
-                "that was not removed."
+            raise ProcessSetError(
+                f"process set {number} does not exist; pass a set that add_process_set returned "
+                "and that was not removed."
             )
         return number
     if process_set._removed:
-        raise ValueError(
+        raise ProcessSetError(
             f"{process_set} was removed with remove_process_set; add it again with "
-            "add_process_set, on all ranks, or use another one."
+            "add_process_set, on all ranks, or use another set."
         )
-    raise ValueError(
+    raise ProcessSetError(
         f"{process_set} is not a registered process set; pass it to add_process_set, or to "
         "init(process_sets=[...]), on all ranks."
     )
 
 
 def registration_of(process_set: ProcessSet) -> tuple[int, int | None]:
-    """What a function that is traced for a set holds of it: its number, and how many ranks it has.
+    """Return the key for functions traced for a set: the set's number and its number of ranks.
 
-    Who keeps such functions asks for it at each call: a set that is removed and added again, or
-    registered in another job, has another number.
+    Callers that keep such functions must get the key at each call. A set gets another number when
+    it is removed and added again, or registered in another job.
     """
     return id_of(process_set), process_set.size()
 
 
-class SetExistsError(ValueError):
-    """There is a set of the same ranks: the job goes on without another one."""
+class SetExistsError(ProcessSetError):
+    """A set with the same ranks already exists, so the job continues without a second one."""
 
 
 def _number_for(ranks: Sequence[int]) -> int:
@@ -246,7 +270,7 @@ def _number_for(ranks: Sequence[int]) -> int:
     if Convention.name == "horovod" and ranks == known.get(WORLD):
         raise SetExistsError(
             f"Attempted to add a duplicate process set: the ranks {ranks} are all ranks of the "
-            "job, which global_process_set has. Use that instead."
+            "job. Use global_process_set instead."
         )
     code, number, text = _native.add_process_set(ranks)
     if code in _MISTAKES and ranks in known.values():
@@ -256,7 +280,7 @@ def _number_for(ranks: Sequence[int]) -> int:
 
 
 def _numbers_for(sets: list[list[int]]) -> list[int]:
-    """All of them, or none: a failure is the same on all ranks."""
+    """Register all of the sets, or none if one of them fails on all ranks."""
     numbers: list[int] = []
     try:
         for ranks in sets:
@@ -269,34 +293,36 @@ def _numbers_for(sets: list[list[int]]) -> list[int]:
 
 
 def _sets_of_communicators(comm: Any) -> tuple[list[int], list[list[int]]]:
-    """The members for this rank, and all ranks' sets in the order of ranks."""
+    """Return the members of this rank's set, and the sets of all ranks in rank order."""
     mine = [_Registry.job.rank_of(rank) for rank in _communicators.world_ranks(comm)]
     if _communicators.FOREIGN in mine:
-        mine = [_communicators.FOREIGN]  # there may be more of them than the job has ranks
+        mine = [_communicators.FOREIGN]  # the communicator may be larger than the job
     code, lists, text = _native.gather_ranks(mine)
     _check(code, text)
-    # Each once, in the order of first sight.
+    # Each set once, in the order of its first occurrence.
     distinct = dict.fromkeys(tuple(sorted(ranks)) for ranks in lists if ranks)
     sets = [list(ranks) for ranks in distinct]
     # All ranks see the same lists, so all of them raise or none.
     for rank, ranks in enumerate(lists):
         if _communicators.FOREIGN in ranks:
-            raise ValueError(
-                f"rank {rank} has a ProcessSet of a communicator with a process that is not in "
-                "the job; init(comm=...) must have all processes that belong to a set."
+            raise ProcessSetError(
+                f"rank {rank} has a ProcessSet of a communicator with a process outside of the "
+                "job; pass to init(comm=...) all processes that are in a set."
             )
         if not ranks and len(sets) != 1:
-            raise ValueError(
-                f"rank {rank} has ProcessSet(COMM_NULL), but the other ranks' communicators make "
-                f"the sets {sets}, so its own is ambiguous; pass a communicator there too."
+            raise ProcessSetError(
+                f"rank {rank} has ProcessSet(COMM_NULL), which is ambiguous because the other "
+                f"ranks' communicators form the sets {sets}; pass a communicator on this rank too."
             )
     return sorted(mine) or sets[0], sets
 
 
 def _register(process_set: ProcessSet) -> None:
-    """Collective over all ranks of the job."""
+    """Register a set. All ranks of the job must make this call."""
     if process_set.process_set_id is not None:
-        raise ValueError(f"{process_set} is registered already; use it, or remove it first.")
+        raise ProcessSetError(
+            f"{process_set} is already registered; use it, or call remove_process_set first."
+        )
     if process_set.mpi_comm is not None:
         mine, sets = _sets_of_communicators(process_set.mpi_comm)
     else:
@@ -311,21 +337,27 @@ def _register(process_set: ProcessSet) -> None:
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
-    """Registers a process set; blocks until all ranks of the job have done it.
+    """Register a process set, and wait until all ranks of the job have made this call.
 
-    All ranks call it alike and in the same order, whether they are members or not.
+    All ranks must make these calls in the same order, even if they are not members.
 
     Args:
-      process_set: a set that is not registered, or what ProcessSet is made from.
+      process_set: a ProcessSet that is not registered, a list of ranks, or an mpi4py
+        communicator.
 
     Returns:
-      The registered set.
+      The registered ProcessSet.
 
     Raises:
-      ValueError: before `init`; ranks that the job does not have, that are there twice
-        or differ between ranks; a set of the same ranks exists, for which under Horovod's
-        names the set of all ranks counts, too.
-      HorovodInternalError: the job has ended, because another rank left or died.
+      ProcessSetError: `init` was not called; a rank is not in the job or is listed twice; or the
+        lists differ between ranks. Also if a set with the same ranks exists. (The set of all ranks
+        counts as such a set only after `install_as_horovod` or with `--as-horovod`.)
+      JobError: the job has ended because another rank left or died.
+
+    Example:
+      last = hvd.add_process_set([hvd.size() - 1])
+      assert last.size() == 1
+      hvd.remove_process_set(last)
     """
     wanted = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
     with _Registry.lock:
@@ -334,22 +366,26 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Removes a process set; blocks until all ranks of the job have done it.
+    """Remove a process set, and wait until all ranks of the job have made this call.
 
-    Collectives of the set that not all members have called by then fail. Its
-    number is not used again. Of a set that a communicator gave, the sets that the
-    other ranks got in the same call are removed with it.
+    A collective of the set fails if some members have not called it by then. The set's number is
+    never used again. If the set was made from a communicator, the other ranks' sets from the
+    same call are removed too.
 
     Args:
-      process_set: a registered set. The object loses its number, and can be added again.
+      process_set: a registered ProcessSet. It loses its number, and can be added again.
 
     Returns:
-      Whether it was removed: False for the set of all ranks and for one that is not
+      True if the set was removed; False for the set of all ranks and for a set that is not
       registered.
 
     Raises:
-      ValueError: before `init`; the ranks remove different sets.
-      HorovodInternalError: the job has ended, because another rank left or died.
+      ProcessSetError: `init` was not called, or the ranks remove different sets.
+      JobError: the job has ended because another rank left or died.
+
+    Example:
+      last = hvd.add_process_set([hvd.size() - 1])
+      assert hvd.remove_process_set(last)
     """
     if process_set.process_set_id in (None, WORLD):
         return False
@@ -365,7 +401,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def registered() -> dict[int, list[int]]:
-    """The members of all registered sets that this process knows of, by their numbers."""
+    """Return the members of all registered sets that this process knows, by number."""
     with _Registry.lock:
         others = {number for known in _Registry.sets.values() for number in known[0]._numbers}
     ranks = {number: _native.process_set_ranks(number) for number in sorted({WORLD, *others})}
@@ -373,33 +409,33 @@ def registered() -> dict[int, list[int]]:
 
 
 def with_number(number: int) -> ProcessSet | None:
-    """The set that has a number; None if there is none, and for the set of all ranks."""
+    """Return the set with a number; None if it does not exist or is the set of all ranks."""
     with _Registry.lock:
         known = _Registry.sets.get(number)
     return known[0] if known else None
 
 
 def as_sets(given: Any) -> list[ProcessSet]:
-    """What `init(process_sets=...)` was given, as sets."""
+    """Return the argument of `init(process_sets=...)` as a list of sets."""
     if given is None:
         return []
     if isinstance(given, str):
         if given.lower() == "dynamic":
             return []
-        raise ValueError(
-            f"init(process_sets={given!r}): the only string accepted is 'dynamic'; pass it, or a "
-            "list of ProcessSet."
+        raise ProcessSetError(
+            f"init(process_sets={given!r}): the only valid string is 'dynamic'; pass it, or a list "
+            "of ProcessSet objects."
         )
     return [s if isinstance(s, ProcessSet) else ProcessSet(s) for s in given]
 
 
 def register_initial(job: _communicators.Job, comm: Any, sets: Iterable[ProcessSet]) -> None:
-    """Registers the sets of `init`, right after it, for what is a new job. Collective.
+    """Register the sets that a new job's `init` was given. All ranks must make this call.
 
     Raises:
-      SetExistsError: some have the ranks of one before them, and are left out. The job
-        and the other sets are there all the same, on all ranks.
-      ValueError: the job cannot have one of them.
+      SetExistsError: some sets have the same ranks as an earlier set and are skipped. The job
+        and the other sets exist on all ranks.
+      ValueError: a set is invalid in this job.
     """
     with tensorflow_hooks.eagerly():
         for count in list(_Registry.counts):
@@ -418,20 +454,20 @@ def register_initial(job: _communicators.Job, comm: Any, sets: Iterable[ProcessS
 
 
 def find_initial(job: _communicators.Job, sets: Iterable[ProcessSet]) -> None:
-    """What a second `init` does: gives its sets the numbers they have already.
+    """Give the sets of a second `init` the numbers that these sets already have.
 
     Raises:
-      ValueError: other processes than those of the first `init`, or a new set.
-      SetExistsError: some have the ranks of one before them, and are left out.
+      ValueError: the processes differ from those of the first `init`, or a set is new.
+      SetExistsError: some sets have the same ranks as an earlier set and are skipped.
     """
     refused: list[str] = []
     seen: set[int] = set()
     with _Registry.lock:
         ranks = _Registry.job.ranks or global_process_set.ranks or []
         if job.ranks is not None and job.ranks != ranks:
-            raise ValueError(
-                f"init(comm=...) names the ranks {job.ranks} of MPI_COMM_WORLD, but tf_hvd runs "
-                f"already with {ranks}; call shutdown() first."
+            raise ProcessSetError(
+                f"init(comm=...) names the ranks {job.ranks} of MPI_COMM_WORLD, but tf_hvd is "
+                f"already running with {ranks}; call shutdown() before init()."
             )
         for place, one in enumerate(sets):
             number = one.process_set_id
@@ -448,8 +484,8 @@ def find_initial(job: _communicators.Job, sets: Iterable[ProcessSet]) -> None:
 def _refuse(texts: list[str]) -> None:
     if texts:
         raise SetExistsError(
-            f"init(process_sets=...): {'; '.join(texts)}. The job runs, with the other sets; pass "
-            "each set once."
+            f"init(process_sets=...): {'; '.join(texts)}. The job is running with the other sets; "
+            "pass each set only once."
         )
 
 
@@ -458,9 +494,9 @@ def _number_of(process_set: ProcessSet) -> int:
         first, comm = known[0], process_set.mpi_comm
         if first.ranks == process_set.ranks if comm is None else first.mpi_comm == comm:
             return number
-    raise ValueError(
-        f"init(process_sets=...): tf_hvd runs already, without {process_set}; register it with "
-        "add_process_set."
+    raise ProcessSetError(
+        f"init(process_sets=...): tf_hvd is already running without {process_set}; register it "
+        "with add_process_set."
     )
 
 
@@ -472,7 +508,7 @@ def _take(process_set: ProcessSet, number: int) -> None:
 
 
 def forget_all() -> None:
-    """What `shutdown` does: no set is registered any more."""
+    """Unregister all sets, for `shutdown`."""
     with _Registry.lock:
         for known in _Registry.sets.values():
             for one in known:

@@ -1,17 +1,17 @@
-"""Numbers of ranks, for people."""
+"""Functions that format rank numbers for messages."""
 
 from collections.abc import Iterable, Sequence
 
 
 def ranks_text(ranks: Sequence[int], most: int | None = None) -> str:
-    """Ranks as a sentence has them: "rank 3", "ranks 0, 1, 7" or "ranks 0, 1 and 6 more"."""
+    """Return at most `most` ranks as text: "rank 3", "ranks 0, 1, 7", "ranks 0, 1 and 6 more"."""
     shown = ranks[:most]
     more = f" and {len(ranks) - len(shown)} more" if len(shown) < len(ranks) else ""
     return f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, shown))}{more}"
 
 
 def runs(numbers: Iterable[int]) -> list[list[int]]:
-    """Ascending numbers, in groups of which each number follows the one before."""
+    """Split ascending numbers into groups of consecutive numbers."""
     found: list[list[int]] = []
     for number in numbers:
         if found and found[-1][-1] == number - 1:
@@ -22,7 +22,7 @@ def runs(numbers: Iterable[int]) -> list[list[int]]:
 
 
 def named(ranks: Iterable[int]) -> str:
-    """Ranks as a sentence has them, however many: "rank 3", "ranks 0, 1 and 7", "ranks 0 to 6"."""
+    """Return all ranks as text: "rank 3", "ranks 0, 1 and 7", "ranks 0 to 6"."""
     numbers = sorted(ranks)
     if len(numbers) == 1:
         return f"rank {numbers[0]}"

@@ -1,8 +1,8 @@
-"""What the package needs of TensorFlow around its collectives, and all of it that is private.
+"""Helpers for working with TensorFlow, and all uses of TensorFlow's private names.
 
-AutoGraph, interrupts, variables of TensorFlow and of Keras, devices, deprecated arguments. No
-other file has a name that TensorFlow keeps to itself (tests/architecture_test.py); those of Keras
-are in tf_hvd.keras.compat.
+The helpers cover AutoGraph, interrupts, variables of TensorFlow and Keras, devices and deprecated
+arguments. No other file uses private names of TensorFlow (tests/architecture_test.py checks this).
+tf_hvd.keras.compat uses those of Keras.
 """
 
 import contextlib
@@ -31,43 +31,47 @@ from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph
 F = TypeVar("F", bound=Callable[..., Any])
 State = TypeVar("State")
 
-# A tape puts what it computes under this name scope.
+# Name scope of the ops that a tape adds.
 BACKPROP = "gradient_tape/"
-# The method by which an object says what a SavedModel or a checkpoint keeps with it.
+# The method that lists the objects that a SavedModel or a checkpoint saves with an object.
 SAVED_CHILDREN = "_trackable_children"
 
 
 def executes_eagerly() -> bool:
-    """tf.executing_eagerly(), asked as TensorFlow's wrappers of ops do: in a third of its time."""
+    """Return what tf.executing_eagerly() returns, in a third of the time.
+
+    TensorFlow's op wrappers use the same check.
+    """
     return bool((context._context or context.context())._thread_local_data.is_eager)
 
 
 def verbatim(function: F) -> F:
-    """Decorator: AutoGraph calls `function` as it is written.
+    """Exclude `function` from conversion by AutoGraph; a decorator.
 
-    A tf.function converts what it calls, and what that calls. Our functions need no
-    conversion, and it would cost seconds in each program's first step.
+    A tf.function converts all functions that it calls, directly or indirectly. tf_hvd's functions
+    need no conversion, which would cost seconds in a program's first step.
 
-    What is returned shows the signature and the defaults of `function` to everyone
-    who asks, also to those who do not look behind a wrapper.
+    The wrapper has the signature and the defaults of `function`, even for tools that do not
+    follow `__wrapped__`.
     """
     unconverted: Any = tf.autograph.experimental.do_not_convert(function)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        # AutoGraph works where functions are traced, and nowhere else.
+        # AutoGraph acts only while functions are traced.
         if executes_eagerly():
             return function(*args, **kwargs)
         return unconverted(*args, **kwargs)
 
-    # With what AutoGraph knows a function by that it shall leave as it is.
+    # Copies the mark that tells AutoGraph not to convert the function.
     functools.update_wrapper(wrapper, unconverted)
     return cast(F, _as_shown(wrapper, function))
 
 
 def around_a_method(function: Callable[..., Any]) -> Any:
-    """Decorator: as `verbatim`, of what calls a method that may be the program's.
+    """Exclude `function` from AutoGraph, but not the user's method that it calls; a decorator.
 
-    Its first argument makes of that method what AutoGraph makes of the code that calls this.
+    `function` gets a converter as its first argument. The converter returns the version of
+    the user's method that AutoGraph would call.
     """
     unconverted: Any = tf.autograph.experimental.do_not_convert(function)
 
@@ -93,17 +97,19 @@ def _as_shown(wrapper: Any, function: Any) -> Any:
 def at_once(
     op_type: str, plans: Mapping[tuple[int | None, int], tuple[Any, ...]], lines: Any
 ) -> Callable[[F], F]:
-    """Decorator of a collective: an eager call with a tensor and `op=` alone is the op at once.
+    """Return a decorator that makes a collective's simplest eager calls run the op directly.
 
-    The function that it makes is the one Python function between the program and the op then. Any
-    other call goes the decorated function's way.
+    These are the calls with only a tensor and `op=`. In such a call, the wrapper is the only Python
+    function between the program and the op. All other calls run the decorated function.
 
     Args:
       op_type: the op's name.
-      plans: by `op` and the number of the tensor's dtype, names and values of the op's attributes
-        in turn. What is not in it goes the decorated function's way.
-      lines: call_sites.
+      plans: maps `op` and the number of the tensor's dtype to the op's attributes, as alternating
+        names and values. Calls without an entry run the decorated function.
+      lines: the module call_sites.
     """
+    # A bool or a float may equal the number of an op, but does not name one.
+    kinds = {int, *(type(op) for op, _ in plans)}
 
     def decorate(function: F) -> F:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -113,7 +119,7 @@ def at_once(
                 len(args) != 1
                 or len(kwargs) != ("op" in kwargs)
                 or type(args[0]) is not ops.EagerTensor
-                or type(op) not in (int, type(None))
+                or type(op) not in kinds
                 or (plan := plans.get((op, args[0]._datatype_enum()))) is None
                 or now is None
                 or not now._thread_local_data.is_eager
@@ -148,13 +154,13 @@ _ERRORS = ("tensorflow.python.eager.core", "tensorflow.python.framework.errors_i
 
 
 def let_interrupts_through() -> None:
-    """A Ctrl-C during an op that then fails is a KeyboardInterrupt, as anywhere else.
+    """Make Ctrl-C raise KeyboardInterrupt even during an op that then fails.
 
-    Python looks for signals when it begins a function of its own, and the first one after such an
-    op makes the exception that TensorFlow's C++ raises. pybind11 made a RuntimeError of the two
-    ("MISMATCH of original and normalized active exception types"), which no program catches. So
-    there the interrupt waits until that exception is on its way. A program's own handler of SIGINT
-    stays.
+    Python checks for signals when it enters a Python function. The first function after a failed
+    op builds the exception for TensorFlow's C++ code. If the interrupt were raised there, pybind11
+    would turn both exceptions into a RuntimeError, which no program catches. The interrupt is
+    therefore raised only once the op's exception propagates. A program's own SIGINT handler is
+    kept.
     """
     main = threading.current_thread() is threading.main_thread()
     if main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -162,7 +168,10 @@ def let_interrupts_through() -> None:
 
 
 def has_own_handler(signum: int) -> bool:
-    """Whether the program has one of a signal, and not Python, or `let_interrupts_through`."""
+    """Return whether the program has set a signal's handler.
+
+    Handlers of Python and of `let_interrupts_through` do not count.
+    """
     usual = (signal.SIG_DFL, signal.default_int_handler, _interrupt)
     return signal.getsignal(signum) not in usual
 
@@ -177,7 +186,7 @@ def _interrupt(signum: int, frame: types.FrameType | None) -> None:
     before = sys.gettrace()
 
     def raise_it(*_: object) -> None:
-        """Called as the exception comes to the function that has called the op."""
+        """Raise KeyboardInterrupt when the exception reaches the function that called the op."""
         sys.settrace(before)
         raise KeyboardInterrupt
 
@@ -186,23 +195,22 @@ def _interrupt(signum: int, frame: types.FrameType | None) -> None:
 
 
 def to_tensor(value: Any) -> Any:
-    """`value` as a tensor of the graph that is being built, if one is.
+    """Convert `value` to a tensor, in the graph that is being built, if any.
 
-    Of an eager tensor tf.convert_to_tensor makes itself, in a third of the time that a
-    whole tf.identity takes.
+    tf.convert_to_tensor returns an eager tensor unchanged, in a third of the time of tf.identity.
     """
     if isinstance(value, tf.Tensor) and executes_eagerly():
         return value
     for kind, cure in _COMPOSITE.items():
         if isinstance(value, kind):
             raise TypeError(
-                f"Collectives take dense tensors, and this is a {kind.__name__}: pass {cure}, each "
-                "in a call of its own."
+                f"Collectives take dense tensors, not a {kind.__name__}; pass {cure} in "
+                "separate calls."
             )
     return tf.convert_to_tensor(value)
 
 
-# What is made of several tensors, and what to pass instead.
+# Types composed of several tensors, and what to pass instead.
 _COMPOSITE = {
     tf.RaggedTensor: "x.to_tensor(), or its parts x.flat_values and x.nested_row_lengths()",
     tf.SparseTensor: "tf.sparse.to_dense(x), or its parts x.indices and x.values",
@@ -210,11 +218,11 @@ _COMPOSITE = {
 
 
 def execute(function: Callable[..., Any], op_type: str, tensor: Any, attributes: Any) -> Any:
-    """Runs an op of one input and one output eagerly, as TensorFlow's wrapper of it would.
+    """Run an op with one input and one output eagerly, faster than TensorFlow's wrapper of the op.
 
-    The wrapper is `function`, for what needs more: a callback of ops, a tensor of a graph.
-    `attributes` are names and values in turn. What has its default may be left out, but where the
-    op's gradient asks for it.
+    `function` is that wrapper. It handles special cases, such as op callbacks and tensors of a
+    graph. `attributes` are alternating names and values. Attributes with their default value may be
+    omitted, unless the op's gradient reads them.
     """
     try:
         return pywrap_tfe.TFE_Py_FastPathExecute(
@@ -227,13 +235,13 @@ def execute(function: Callable[..., Any], op_type: str, tensor: Any, attributes:
 
 
 def state_variable(value: Any, name: str) -> Any:
-    """A variable for this rank's own state; call it inside `tf.init_scope`.
+    """Create a variable for this rank's own state. Call this function inside `tf.init_scope`.
 
-    In a v1 graph it is a local variable, which `local_variables_initializer`
-    initialises and a Saver leaves out; its name is made unique there.
+    In a v1 graph the variable is a local variable with a unique name. `local_variables_initializer`
+    initialises it, and a Saver does not save it.
     """
     if tf.executing_eagerly():
-        # Not tf.Variable: in all traces of a tf.function but the first nobody may make one.
+        # Not tf.Variable: a tf.function may create one only in its first trace.
         return resource_variable_ops.ResourceVariable(value, trainable=False, name=name)
     return tf.compat.v1.get_variable(
         tf.compat.v1.get_default_graph().unique_name(name),
@@ -245,16 +253,17 @@ def state_variable(value: Any, name: str) -> Any:
 
 
 def retraced(function: Any) -> Any:
-    """A tf.function of ours that is traced for each list of variables or gradients.
+    """Suppress TensorFlow's retracing warning for a tf.function in tf_hvd.
 
-    TensorFlow would warn of that, and name a function that the program does not have.
+    The function is traced for each list of variables or gradients. The warning would name a
+    function that the program does not contain.
     """
     function._omit_frequent_tracing_warning = True
     return function
 
 
 def waits_for(values: Any) -> list[Any]:
-    """What a control dependency on these values, in any nest, takes; nothing in eager mode."""
+    """Return the argument of tf.control_dependencies for nested values; empty in eager mode."""
     if tf.executing_eagerly():
         return []
     flat = tf.nest.flatten(values, expand_composites=True)
@@ -262,13 +271,13 @@ def waits_for(values: Any) -> list[Any]:
 
 
 def eagerly() -> contextlib.AbstractContextManager[Any]:
-    """Within it ops run at once, whatever graph is being built around it."""
+    """Return a context in which ops run immediately, even while a graph is being built."""
     mode: contextlib.AbstractContextManager[Any] = context.eager_mode()
     return mode
 
 
 def in_xla() -> bool:
-    """Whether the function being traced is to be compiled by XLA (jit_compile=True)."""
+    """Return whether XLA will compile the function that is being traced (jit_compile=True)."""
     if tf.executing_eagerly():
         return False
     graph = tf.compat.v1.get_default_graph()
@@ -276,32 +285,35 @@ def in_xla() -> bool:
 
 
 def tf_variable(variable: Any) -> Any:
-    """The tf.Variable of a Keras 3 variable; anything else is returned as it is."""
+    """Return the tf.Variable of a Keras 3 variable; any other object is returned unchanged."""
     inner = getattr(variable, "value", None)
     return inner if isinstance(inner, tf.Variable) else variable
 
 
 def free_eager_kernels() -> None:
-    """Frees what TensorFlow keeps of eager calls; the next call of each kind makes its own anew.
+    """Free the kernels that TensorFlow keeps for eager calls; later calls create them again.
 
-    It keeps a kernel for each value of an op's attributes, such as a process set's number.
+    TensorFlow keeps a kernel for each value of an op's attributes, such as a process set's number.
     """
     context.context().clear_kernel_cache()
 
 
 class ByVariables(Generic[State]):
-    """What is kept for each list of variables, which is known by the variables in it.
+    """A container of states, one for each list of variables; the variables identify the list.
 
-    Not by their places: one optimizer may be used on several lists in turn, and a
-    layer that is frozen makes another list of what was one.
+    Positions would not identify variables: one optimizer may be used alternately on several lists,
+    and freezing a layer changes a list.
     """
 
     def __init__(self) -> None:
-        # The variables with it, so that no id is used again.
+        # The variables are kept too, so that no id is reused.
         self._kept: dict[tuple[int, ...] | None, tuple[list[Any], State]] = {}
 
     def get(self, variables: Sequence[Any] | None, make: Callable[[], State]) -> State:
-        """What is kept for these variables; None: for a caller that has one list only."""
+        """Return the state for these variables, which `make` creates at the first call.
+
+        Callers that have only one list may pass None as `variables`.
+        """
         held = [tf_variable(variable) for variable in variables or ()]
         key = None if variables is None else tuple(map(id, held))
         if key not in self._kept:
@@ -309,12 +321,12 @@ class ByVariables(Generic[State]):
         return self._kept[key][1]
 
     def all(self) -> list[State]:
-        """All that is kept, in the order in which it was made."""
+        """Return all states, in the order of their creation."""
         return [state for _, state in self._kept.values()]
 
 
 def path_of(variable: Any) -> str:
-    """A Keras 3 variable's path, which says the layer; else the name; empty for no variable."""
+    """Return a Keras 3 variable's path, or another variable's name; "" if it is not a variable."""
     path = getattr(variable, "path", None)
     if not isinstance(path, str):
         path = variable.name if isinstance(variable, tf.Variable) else ""
@@ -322,19 +334,19 @@ def path_of(variable: Any) -> str:
 
 
 def member_name(variable: Any) -> str:
-    """What the ranks compare, to be sure that they reduce the same variables together.
+    """Return the name that ranks compare to check that they reduce the same variables together.
 
-    Without what Keras appends to a name when it has given it before: that counts
-    what a process made until then, and may differ between ranks. Of a path the last two
-    parts, layer and variable: a model that `load_model` has read names no model before them.
-    Empty for a source that is no variable.
+    The name omits the number that Keras appends to a repeated name. That number depends on earlier
+    objects of the process, and may differ between ranks. The name contains only the last two parts
+    of a path, layer and variable, because `load_model` omits the model's name. The name is "" for
+    a source that is not a variable.
     """
     plain = re.sub(r"_\d+(?=/|$)", "", path_of(variable))
     return "/".join(plain.split("/")[-2:])
 
 
 def enclosing_graphs() -> list[Any]:
-    """The graph that is being built now, and those around it; none in eager mode."""
+    """Return the graph that is being built and its enclosing graphs; empty in eager mode."""
     graphs = []
     graph: Any = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     while graph is not None:
@@ -343,14 +355,14 @@ def enclosing_graphs() -> list[Any]:
     return graphs
 
 
-# The datasets of tf.data that call their function for several elements at once.
+# The tf.data datasets that call their function for several elements concurrently.
 _PARALLEL_DATASET = re.compile(r"_?Parallel\w*Dataset|_MapAndBatchDataset")
 
 
 def parallel_dataset() -> str | None:
-    """The class of the dataset that is tracing its parallel function now; None for none.
+    """Return the class of the dataset that is tracing its parallel function now, or None.
 
-    TensorFlow tells a function nothing about who calls it: the stack does.
+    TensorFlow does not report a function's caller, so this function inspects the stack.
     """
     frame = sys._getframe(1).f_back
     while frame is not None:
@@ -363,22 +375,22 @@ def parallel_dataset() -> str | None:
 
 
 def on_device(device: str) -> contextlib.AbstractContextManager[Any]:
-    """The device that a user asked for; "" for TensorFlow's choice."""
+    """Return a device scope for the device that a user requested; "" for TensorFlow's choice."""
     return tf.device(device) if device else contextlib.nullcontext()
 
 
 def on_host() -> contextlib.AbstractContextManager[Any]:
-    """Where tf_hvd's own counts, flags and lists are exchanged, on all ranks.
+    """Return a device scope for the CPU, where ranks exchange tf_hvd's counts, flags and lists.
 
-    TensorFlow would choose a GPU where there is one, and not all ranks may have one. What decides
-    on the result is on the host anyway.
+    TensorFlow would choose a GPU if the machine has one, but some ranks may have none. The host
+    reads these results anyway.
     """
     device: contextlib.AbstractContextManager[Any] = tf.device("CPU:0")
     return device
 
 
 def warn_deprecated(text: str) -> None:
-    """A DeprecationWarning at the line of the program that called this package."""
+    """Issue a DeprecationWarning at the program's line that called this package."""
     level, frame = 1, sys._getframe()
     while frame is not None:
         if str(frame.f_globals.get("__name__")).partition(".")[0] not in ("tf_hvd", "tensorflow"):
@@ -391,26 +403,27 @@ _ANY_ORDER = "MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS"
 
 
 def run_always_and_side_by_side(op_types: Iterable[str]) -> None:
-    """Lets tf.function run each op of these types, and not one after the other.
+    """Make tf.function run each op of these types, even if it is unused, and in any order.
 
-    A rank that left a collective out because it does not use the result would keep those
-    waiting that do; two ranks whose graphs have them in another order would wait for
-    each other if they ran one by one. TensorFlow reads the set each time a function is traced.
+    A rank that skipped a collective with an unused result would block the other ranks. If two
+    ranks' graphs ordered such ops differently, running the ops one by one would deadlock.
+    TensorFlow reads the set of types each time it traces a function.
     """
     present = getattr(auto_control_deps, _ANY_ORDER, None)
     if present is None:
         raise ImportError(
-            f"TensorFlow {tf.__version__} has no auto_control_deps.{_ANY_ORDER} any more, without "
+            f"TensorFlow {tf.__version__} no longer has auto_control_deps.{_ANY_ORDER}, without "
             "which collectives in a tf.function would run one after the other. Install a newer "
-            "tf_hvd, or the TensorFlow that this one was built for."
+            "tf_hvd, or the TensorFlow that this tf_hvd was built for."
         )
     setattr(auto_control_deps, _ANY_ORDER, frozenset(present) | frozenset(op_types))
 
 
 def has_no_strategy() -> bool:
-    """True if it is plain that there is no strategy; tf.distribute.has_strategy takes 10 us.
+    """Return True if no tf.distribute strategy can be active.
 
-    It reads the same list of the same graph, and asks the exception that an empty one raises.
+    tf.distribute.has_strategy would take 10 us. It reads the same list of the same graph, but
+    handles an exception if the list is empty.
     """
     graphs = ops._default_graph_stack
     graph = graphs.stack[-1] if graphs.stack else graphs._global_default_graph
@@ -418,12 +431,15 @@ def has_no_strategy() -> bool:
 
 
 def traceback_of(op: Any) -> list[tuple[str, int]]:
-    """Files and lines that led to an op of a graph, the innermost last, as AutoGraph found them."""
+    """Return the files and lines that created a graph's op, innermost last.
+
+    For code that AutoGraph has converted, the result refers to the original code.
+    """
     return [(frame.filename, frame.lineno) for frame in op.traceback]
 
 
 def annotate(op: Any, attribute: str, text: bytes) -> None:
-    """Gives an op of a graph an attribute of ours, which it need not have: it begins with "_"."""
+    """Add a text attribute to a graph's op. The attribute's name must begin with "_"."""
     op._set_attr(attribute, tf.compat.v1.AttrValue(s=text))
 
 
@@ -432,27 +448,27 @@ def in_loop(graphs: Sequence[Any]) -> bool:
 
 
 def global_generator() -> Any:
-    """What tf.random.get_global_generator gives, if a program has asked for it; else None."""
+    """Return the generator of tf.random.get_global_generator; None if the program never used it."""
     return stateful_random_ops.global_generator
 
 
 def is_of_gradients(op: Any) -> bool:
-    """Whether tf.gradients has made an op of a v1 graph. It says so; names would not do."""
+    """Return whether tf.gradients created an op of a v1 graph. The op's name cannot prove this."""
     return op._original_op is not None
 
 
 def op_of_variable(variable: Any) -> Any:
-    """The op that stands for a variable of a v1 graph, a resource or the older kind."""
+    """Return the op that represents a resource or reference variable in a v1 graph."""
     return (variable.handle if hasattr(variable, "handle") else variable._ref()).op
 
 
 def is_reference(tensor: Any) -> bool:
-    """Whether a tensor is a v1 variable of the older kind itself."""
+    """Return whether a tensor is itself a v1 reference variable."""
     return bool(tensor.dtype._is_ref_dtype)
 
 
 def loss_scale_of(optimizer: tf.compat.v1.train.Optimizer) -> Any:
-    """The loss scale of a MixedPrecisionLossScaleOptimizer."""
+    """Return the loss scale of a MixedPrecisionLossScaleOptimizer."""
     return optimizer._loss_scale
 
 
@@ -461,10 +477,10 @@ def dataset_inputs(dataset: Any) -> list[Any]:
 
 
 def dataset_inside(dataset: Any) -> Any:
-    """The dataset that a v1 dataset stands for; any other is returned as it is."""
+    """Return the dataset inside a v1 dataset; any other dataset is returned unchanged."""
     return getattr(dataset, "_dataset", dataset)
 
 
 def dataset_argument(dataset: Any, name: str) -> Any:
-    """What a dataset was made with, under the name of tf.data's own class; None if it has none."""
+    """Return an argument of a dataset, by its name in tf.data's class; None if absent."""
     return getattr(dataset, f"_{name}", None)

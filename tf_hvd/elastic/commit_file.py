@@ -1,15 +1,15 @@
-"""The form of a commit in memory that ranks of one machine share; pure.
+"""Reads and writes commits in memory that the ranks on one machine share.
 
-A rank that dies while it writes leaves a file that says of itself that it is not complete. Three
-files are written in turns, so that the last two commits are always there:
+If a rank dies while it writes a file, the file's header marks the commit as incomplete. Commits
+alternate between three files, so the last two commits always exist. A file has three sections::
 
-    header   magic, version, number of the commit (0: it is being written), and where the index is,
-             its length and CRC
-    data     arrays, one behind the other
-    index    pickled: what is in it, with a checksum of each array
+    header   magic, version, number of the commit (0 while it is written); index's offset, size, CRC
+    data     arrays, one after the other
+    index    pickled description of the contents, with a checksum of each array
 
-CRCs are zlib's crc32. Of arrays it is that of the sums of their 64 KiB blocks, as 64-bit words: to
-read all bytes for a CRC takes longer than to copy them.
+CRCs are zlib's crc32. For an array's checksum, the 64-bit words of each 64 KiB block are
+added up. The checksum is the CRC of these sums. A CRC of all bytes would take longer than copying
+them.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ COPIES = 3
 _MAGIC = b"tfhvdcmt"
 _VERSION = 2
 _HEADER = struct.Struct("<8sIqQQI")
-_ALIGNED = 64  # arrays, the first behind the header
+_ALIGNED = 64  # alignment of arrays, and offset of the first one
 _BLOCK = 1 << 16
 
 
 class CommitError(ValueError):
-    """It is no commit, not a complete one, or damaged."""
+    """A file has no commit, or its commit is incomplete or damaged."""
 
 
 class VersionError(CommitError):
-    """Another version of tf_hvd has written it."""
+    """A file was written by another version of tf_hvd."""
 
 
 @dataclass(frozen=True)
 class Entry:
     offset: int
-    """From the beginning of the file."""
+    """Offset in the file, in bytes."""
     size: int
-    """Bytes."""
+    """Size in bytes."""
     checksum: int
 
 
@@ -53,14 +53,15 @@ class Entry:
 class Index:
     number: int
     ranks: int
-    """Of the job that made it."""
+    """Number of ranks in the job that made the commit."""
     arrays: Mapping[str, Entry]
 
 
 class CommitFile:
-    """One of the files, by its descriptor, which stays the caller's. One thread.
+    """One of the files for commits, given by a descriptor that the caller owns.
 
-    It stays mapped: copying into memory that is mapped takes half as long as writing to the file.
+    Only one thread may use it. The file stays mapped, because copying into mapped memory takes half
+    as long as writing to the file.
     """
 
     def __init__(self, file: int) -> None:
@@ -68,7 +69,7 @@ class CommitFile:
         self._map: mmap.mmap | None = None
 
     def write(self, number: int, ranks: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Writes a commit, of a job of so many ranks, in the place of the one that is there."""
+        """Replace the file's contents with commit `number` of a job with `ranks` ranks."""
         offset = _ALIGNED
         data = self._sized(offset + sum(_aligned(array.nbytes) for array in arrays.values()))
         data[: _HEADER.size] = bytes(_HEADER.size)
@@ -87,7 +88,7 @@ class CommitFile:
         if self._map is None or len(self._map) < size:
             if self._map is not None:
                 self._map.close()
-            # In steps, so that the file is not mapped again with each index that grows.
+            # In steps, so that a slightly larger index does not require a new mapping.
             size = -(-size // _BLOCK) * _BLOCK
             os.ftruncate(self._file, max(size, os.fstat(self._file).st_size))
             self._map = mmap.mmap(self._file, 0)
@@ -99,21 +100,21 @@ def _aligned(size: int) -> int:
 
 
 def _copy(array: np.ndarray, to: mmap.mmap, offset: int) -> int:
-    """Copies an array; returns its checksum."""
+    """Copy an array and return its checksum."""
     there = np.frombuffer(to, np.uint8, array.nbytes, offset)
     there[:] = array.reshape(-1).view(np.uint8)
     return _checksum(there)
 
 
 def _checksum(data: np.ndarray) -> int:
-    """Of bytes: of each 64 KiB the sum as 64-bit words, and of these and the rest the CRC."""
+    """Return the CRC of the block sums and of the bytes after the last whole block."""
     whole = data.size // _BLOCK * _BLOCK
     sums = data[:whole].view(np.uint64).reshape(-1, _BLOCK // 8).sum(1, np.uint64)
     return zlib.crc32(data[whole:].tobytes(), zlib.crc32(sums.tobytes()))
 
 
 def _header(file: int) -> tuple[int, ...]:
-    """The version and number of a commit, and its index's place, length and CRC; 0: none."""
+    """Return the version, number, and the index's offset, size and CRC; all 0 without a header."""
     header = os.pread(file, _HEADER.size, 0)
     if len(header) == _HEADER.size and header.startswith(_MAGIC):
         return _HEADER.unpack(header)[1:]
@@ -121,16 +122,21 @@ def _header(file: int) -> tuple[int, ...]:
 
 
 def number_of(file: int) -> int:
-    """The number of the commit in a file; 0 if there is none that is complete."""
+    """Return the number of the commit in a file; 0 if the file has no complete commit."""
     version, number, *_ = _header(file)
     return number if version == _VERSION else 0
 
 
 def read_index(file: int) -> Index:
-    """What is in a file; CommitError if it is not complete, damaged, or of another version."""
+    """Return the index of a commit.
+
+    Raises:
+        VersionError: another version of tf_hvd has written the commit.
+        CommitError: the commit is incomplete or damaged.
+    """
     version, number, offset, length, crc = _header(file)
     if version not in (0, _VERSION):
-        raise VersionError(f"it has format {version}, of another version of tf_hvd")
+        raise VersionError(f"another version of tf_hvd has written it (format {version})")
     size = os.fstat(file).st_size
     text = os.pread(file, min(length, size), min(offset, size)) if number else b""
     if not number or zlib.crc32(text) != crc:
@@ -142,7 +148,7 @@ def read_index(file: int) -> Index:
 
 
 def read(file: int) -> tuple[Index, dict[str, np.ndarray]]:
-    """The same, with the bytes of the arrays."""
+    """Return the index of a commit and the bytes of its arrays; raises like `read_index`."""
     index = read_index(file)
     return index, {name: _read_array(file, name, entry) for name, entry in index.arrays.items()}
 
@@ -151,7 +157,7 @@ def _read_array(file: int, name: str, entry: Entry) -> np.ndarray:
     data = np.empty(entry.size, np.uint8)
     view = memoryview(data)  # type: ignore[arg-type]
     got = 0
-    while got < entry.size:  # a call reads 2 GiB at most
+    while got < entry.size:  # a call reads at most 2 GiB
         more = os.preadv(file, [view[got:]], entry.offset + got)
         if not more:
             break

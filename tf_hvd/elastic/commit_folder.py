@@ -1,14 +1,15 @@
-"""Commits on disk: a folder that survives all machines of a job, if it is asked for.
+"""Reads and writes commits in TF_HVD_COMMIT_DIR, a folder that outlives a job's machines.
 
-Every so many commits, what a rank puts into the store of its machine it writes into the folder as
-well. A job that finds no commit in any store goes on from the newest that is complete there.
+The folder is optional. Each rank writes every Nth commit to the folder too, not only to the store
+on its machine. A job that finds no commit in any store continues from the newest complete commit
+in the folder. The folder contains::
 
-    commit.N   the file of commit N (commit_file.py), by rank 0
-    part.R.N   the part of rank R: CRC (zlib's crc32), and what the store has
-    job        whose folder it is, by the job's name
-    refused.K  a folder: what was newer than the commit that a job went on from
+    commit.N   the file of commit N (commit_file.py), written by rank 0
+    part.R.N   rank R's part of commit N: CRC (zlib's crc32), and the part's data
+    job        the name of the job that uses the folder
+    refused.K  a folder with commits newer than the commit from which a job continued
 
-Each is written in one piece: a file of that name is whole.
+Files are written atomically, so a file with one of these names is complete.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from tf_hvd.elastic import commit_file
 from tf_hvd.elastic.store import Store
 
 FILE = "commit.0.0"
-"""The memory into which `load` reads: one of those that rank 0 writes in turns."""
-_MOST = 8  # commits, where none is complete: the folder may not be the same on all machines
+"""The name of the memory into which `load` reads, one of the files for rank 0's commits."""
+_MOST = 8  # commits to keep if none is complete, since machines may have different folders
 _CRC = struct.Struct("<I")
 _PIECE = 1 << 24
 _JOB = "job"
@@ -37,18 +38,20 @@ _UNFINISHED = tuple(f"{files.NEW}{name}" for name in ("commit.", "part.", _JOB))
 
 
 class CommitFolder:
-    """The folder. One thread.
+    """The folder for commits on disk. Only one thread may use it.
 
     Args:
-        path: made if it is not there.
-        every: of so many commits one is written.
-        job: by which one job is known, to all of its ranks; empty for one that does not look.
-            Nothing is written once another job has begun to use the folder.
-        first: whether this is the rank that makes the folder the job's. One that another job uses
-            is refused, until this process ends, where the file system has locks.
+        path: path of the folder, which is created if it does not exist.
+        every: int, N to write every Nth commit.
+        job: name of the job, the same on all its ranks; "" to skip the check. Once another job
+            has started to use the folder, nothing more is written.
+        first: whether this rank reserves the folder for the job until this process ends. If
+            another job is using the folder, the constructor raises OSError on file systems with
+            locks.
 
     Raises:
-        OSError: it cannot be used, or other users can write to it: what is in it is unpickled.
+        OSError: the folder cannot be used; or other users can write to it, which is unsafe because
+            its contents are unpickled.
     """
 
     def __init__(self, path: str, every: int, job: str = "", first: bool = False) -> None:
@@ -63,54 +66,53 @@ class CommitFolder:
         try:
             fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            # It may be held by what an earlier start of this job has left, on a lost machine.
+            # A process of an earlier start of this job, on a lost machine, may hold the lock.
             if self._owner() == self._job:
                 return
             raise BlockingIOError(
-                f"{self._path} is in use by another job, which runs; give each job a "
-                "folder of its own"
+                f"{self._path} is in use by another running job; give each job its own folder"
             ) from error
         except OSError:  # a file system without locks: see _check_ours
             pass
         self._put(_JOB, [self._job])
 
     def _owner(self) -> bytes:
-        """The job that was the last to begin to use the folder; empty if none was."""
+        """Return the name of the last job that started to use the folder; "" if none did."""
         with contextlib.suppress(FileNotFoundError), self._opened(_JOB) as file:
             return file.read()
         return b""
 
     def _is_ours(self) -> bool:
-        """Whether no other job has begun to use the folder after this one."""
+        """Return True unless another job has started to use the folder since this job did."""
         return not self._job or self._owner() in (b"", self._job)
 
     def _check_ours(self) -> None:
-        # Locks of a network's file system may count on each machine alone, and two jobs would make
-        # commits of which each has a part.
+        # Locks of a network file system may be local to each machine. Two jobs would then mix their
+        # parts of commits.
         if not self._is_ours():
             raise BlockingIOError(
-                f"another job has begun to use {self._path}; give each job a folder of its own"
+                f"another job has started to use {self._path}; give each job its own folder"
             )
 
     def wants(self, number: int) -> bool:
         return number % self._every == 0
 
     def put_part(self, rank: int, number: int, data: bytes) -> None:
-        """Writes a rank's part of a commit.
+        """Write a rank's part of a commit.
 
         Raises:
-            OSError: it cannot be written, or the folder is another job's by now.
+            OSError: the part cannot be written, or another job has started to use the folder.
         """
         self._check_ours()
         self._put(f"part.{rank}.{number}", [_CRC.pack(zlib.crc32(data)), data])
 
     def put_file(self, number: int, file: int) -> None:
-        """Writes the file of a commit, and removes those that are too old; raises as `put_part`."""
+        """Write the file of a commit and remove old commits; raises the errors of `put_part`."""
         self._check_ours()
         size = os.fstat(file).st_size
         pieces = (os.pread(file, _PIECE, at) for at in range(0, size, _PIECE))
         self._put(f"commit.{number}", pieces)
-        # Others may be half-written: ranks do not wait for one another, or have ended.
+        # Other commits may be incomplete, because ranks do not wait for each other, or have ended.
         found = self._listed()
         numbers = sorted(each for each, names in found.items() if f"commit.{each}" in names)
         older = (each for each in reversed(numbers) if each < number)
@@ -121,18 +123,22 @@ class CommitFolder:
                 self._remove(found[each])
 
     def load(self, store: Store, strict: bool = False) -> int:
-        """Brings the newest commit that is whole into a store; returns its number, 0 if none is.
+        """Load the newest complete commit into a store.
 
-        What is newer is set aside, in a folder of its own: its numbers are used again. What is
-        found is said.
+        Newer commits are moved to a separate folder, because their numbers are used again. Log
+        messages report the result.
 
         Args:
-            store: of this machine.
-            strict: whether a damaged commit is an error. One that is not complete is none: its
-                ranks had ended before all had written it.
+            store: the store of this machine.
+            strict: whether a damaged commit is an error. An incomplete commit is never an error,
+                because the ranks may have ended before all of them had written it.
+
+        Returns:
+            The commit's number; 0 if the folder has no complete commit.
 
         Raises:
-            ValueError: one is damaged, or another version has written it. Then nothing is changed.
+            ValueError: a commit is damaged, or another version of tf_hvd has written it. The folder
+                is then unchanged.
         """
         self._remove_unfinished()
         damaged, number, parts = [], 0, None
@@ -148,8 +154,8 @@ class CommitFolder:
             os.ftruncate(store.file(FILE), 0)
         if damaged and strict:
             raise ValueError(
-                f"TF_HVD_COMMIT_DIR has a damaged commit: {'; '.join(damaged)}; nothing in it was "
-                "changed. TF_HVD_COMMIT_DIR_DAMAGED=warn goes on from an older one"
+                f"TF_HVD_COMMIT_DIR has a damaged commit: {'; '.join(damaged)}; the folder is "
+                "unchanged. Set TF_HVD_COMMIT_DIR_DAMAGED=warn to continue from an older commit"
             )
         for rank, data in enumerate(parts or ()):
             store.put(rank, number, data)
@@ -157,15 +163,17 @@ class CommitFolder:
             log.warning("a commit of TF_HVD_COMMIT_DIR is not used: %s", text)
         aside = self._set_aside(number)
         if number:
-            log.warning("going on from commit %d of TF_HVD_COMMIT_DIR", number)
+            log.warning("continuing from commit %d of TF_HVD_COMMIT_DIR", number)
         elif aside:
-            log.warning("no commit of TF_HVD_COMMIT_DIR is whole: the training begins anew")
+            log.warning(
+                "no commit in TF_HVD_COMMIT_DIR is complete: training restarts from the beginning"
+            )
         if aside:
-            log.warning("unused commits of TF_HVD_COMMIT_DIR are in %s now", aside)
+            log.warning("unused commits of TF_HVD_COMMIT_DIR were moved to %s", aside)
         return number
 
     def clear(self) -> None:
-        """Removes all commits, unless they are another job's by now."""
+        """Remove all commits, unless another job has started to use the folder."""
         if not self._is_ours():
             return
         self._remove_unfinished()
@@ -173,7 +181,7 @@ class CommitFolder:
             self._remove(names)
 
     def _read(self, number: int, into: int) -> list[bytes] | None:
-        """The parts of a commit, whose file is read into memory; None if one was not written."""
+        """Read a commit's file into the memory `into`; return its parts, None if one is missing."""
         name = f"commit.{number}"
         try:
             with self._opened(name) as file:
@@ -186,8 +194,8 @@ class CommitFolder:
             except commit_file.VersionError as error:
                 os.ftruncate(into, 0)
                 raise ValueError(
-                    f"TF_HVD_COMMIT_DIR: {name}: {error}; nothing in it was changed. Go on with "
-                    "that version, or name another folder to begin anew"
+                    f"TF_HVD_COMMIT_DIR: {name}: {error}; the folder is unchanged. Continue with "
+                    "that version, or set another TF_HVD_COMMIT_DIR to start from the beginning"
                 ) from error
             except commit_file.CommitError as error:
                 raise commit_file.CommitError(f"{name}: {error}") from error
@@ -231,7 +239,7 @@ class CommitFolder:
         self._remove(each for each in os.listdir(self._folder) if each.startswith(_UNFINISHED))
 
     def _listed(self) -> dict[int, list[str]]:
-        """By the number of a commit, what there is of it."""
+        """Return the names of the files of each commit, by the commit's number."""
         found: dict[int, list[str]] = {}
         for name in os.listdir(self._folder):
             kind, *numbers = name.split(".")
@@ -241,7 +249,7 @@ class CommitFolder:
         return found
 
     def _set_aside(self, number: int) -> str:
-        """Moves what is newer than a commit; returns where it is then, empty if nothing was."""
+        """Move commits with higher numbers to a new folder; return its path, "" if none moved."""
         newer = [names for each, names in self._listed().items() if each > number]
         if not newer:
             return ""

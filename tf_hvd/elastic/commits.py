@@ -1,9 +1,10 @@
-"""A rank's commits: what is written, by a thread of its own, and which one a job goes on from.
+"""Writes a rank's commits in a separate thread, and finds the commit to continue from.
 
-A commit has two parts. What is equal on all ranks, in a file that the first rank of each node
-writes (commit_file.py): every node has it. What is the rank's own, which goes to the store of its
-machine and from there to `tf_hvd run`. So all is there when a node is gone. No rank waits for
-another: a commit counts when the parts of all ranks and one file of it are there.
+A commit consists of files and parts. A file has the values that all ranks share. The first
+rank on each node writes one (commit_file.py), so every node has a copy. A part has one rank's own
+values. The rank sends its part to the store of its machine, which sends it on to `tf_hvd run`. A
+commit therefore survives the loss of a node. Ranks do not wait for each other. A commit is complete
+when the parts of all ranks and at least one file exist.
 """
 
 from __future__ import annotations
@@ -30,23 +31,32 @@ _FILE = "commit."
 @dataclass(frozen=True)
 class Contents:
     objects: bytes
-    """Pickled, of the program's own: those of rank 0 count, and are in its part."""
+    """The program's Python values, pickled. Only those of rank 0 are stored, in its part."""
     arrays: Mapping[str, np.ndarray]
-    """By name: equal on all ranks. Where the rank writes no file, only what may be its own."""
+    """Values of variables by name, the same on all ranks.
+
+    On a rank that writes no file, only those in `maybe_own`.
+    """
     own: Mapping[str, Any]
-    """What is this rank's own, besides; values that can be pickled."""
+    """Other values of this rank; they must be picklable."""
     maybe_own: Collection[str] = ()
-    """Which of the arrays are this rank's own if anybody has assigned to them: moving statistics,
-    but not weights that are frozen."""
+    """The names of arrays that become this rank's own once the program assigns to them.
+
+    Moving statistics are such arrays; frozen weights are not.
+    """
 
 
 class Writer:
-    """Writes this rank's commits. Its thread ends with the process.
+    """The writer of this rank's commits. Its thread ends with the process.
 
     Args:
-        place: which of the ranks that write a file into the machine's store; None: it writes none.
-        restored: the commit that the job goes on from; 0: from none.
-        folder: gets some commits, besides.
+        store: the store of this machine.
+        rank: this rank's number.
+        ranks: number of ranks in the job.
+        place: index of this rank among those that write files into this store; None if this rank
+            writes no files.
+        restored: number of the commit that the job continues from; 0 for none.
+        folder: the folder for commits on disk, or None.
     """
 
     def __init__(
@@ -62,29 +72,30 @@ class Writer:
         self._rank, self._ranks = rank, ranks
         copies = 0 if place is None else commit_file.COPIES
         files = [store.file(f"{_FILE}{place}.{copy}") for copy in range(copies)]
-        # What the job goes on from is written over last.
+        # Overwrite the commit that the job continues from last.
         files.sort(key=lambda file: commit_file.number_of(file) == restored)
         self._files = [(file, commit_file.CommitFile(file)) for file in files]
         self.writes_file = bool(files)
-        """Whether this rank writes what is equal on all ranks."""
+        """Whether this rank writes the file of values that are the same on all ranks."""
         self._folder = folder
         self._next = 0
-        self._still: dict[str, np.ndarray] = {}  # what nobody has assigned to since it was read
+        self._still: dict[str, np.ndarray] = {}  # variables that were not assigned to since `begin`
         self._queue: queue.Queue[tuple[int, Contents, dict[str, Any], bool]] = queue.Queue(1)
         self._error: BaseException | None = None
-        # The last one, with its file, which is not in the folder; of the writer's thread or, when
-        # it has nothing to do, of who flushes.
+        # The last commit, if it is not in the folder, with its file. Used by the writer's thread,
+        # or by the thread that has flushed.
         self._unsaved: tuple[int, bytes, int] | None = None
         threading.Thread(target=self._run, name="tf_hvd commits", daemon=True).start()
 
     def begin(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """What is equal on all ranks by now, of the arrays that may be this rank's own."""
+        """Set the initial values of the `maybe_own` arrays, which are the same on all ranks now."""
         self._still = dict(arrays)
 
     def commit(self, number: int, contents: Contents, last: bool = False) -> None:
-        """Has a commit written; waits for the one before, and raises what `flush` does.
+        """Wait until the previous commit is written, then queue this commit for writing.
 
-        The last one of a start goes to the folder as well.
+        If `last` is true, no commit follows in this start of the job, and the commit is written to
+        the folder too. Raises RuntimeError if the previous commit could not be written.
         """
         self.flush()
         changed = {}
@@ -96,14 +107,14 @@ class Writer:
         self._queue.put((number, contents, changed, last))
 
     def flush(self) -> None:
-        """Returns when all is written; RuntimeError if something could not be."""
+        """Wait until all commits are written; raise RuntimeError if one could not be written."""
         self._queue.join()
         if self._error is not None:
             error, self._error = self._error, None
             raise RuntimeError(f"a commit could not be written: {error}") from error
 
     def save(self) -> None:
-        """The same; and the last commit is in the folder as well."""
+        """Wait until all commits are written, and write the last one to the folder too."""
         self.flush()
         self._write_to_folder()
 
@@ -114,9 +125,9 @@ class Writer:
                 self._write(number, contents, changed)
                 if last or (self._folder is not None and self._folder.wants(number)):
                     self._write_to_folder()
-            except BaseException as error:  # told by the next commit
+            except BaseException as error:  # the next commit raises this error
                 self._error = error
-            del contents, changed  # or the variables' memory would be held until the next
+            del contents, changed  # to release the variables' memory
             self._queue.task_done()
 
     def _write(self, number: int, contents: Contents, changed: Mapping[str, Any]) -> None:
@@ -133,7 +144,7 @@ class Writer:
         self._unsaved = number, part, memory
 
     def _write_to_folder(self) -> None:
-        """On disk as well; if that cannot be, training goes on, with what is in memory."""
+        """Write the last commit to disk. If this fails, log a warning and continue without it."""
         if self._folder is None or self._unsaved is None:
             return
         number, part, memory = self._unsaved
@@ -148,15 +159,15 @@ class Writer:
 
 @dataclass(frozen=True)
 class Found:
-    """What the machine of one rank has of earlier commits."""
+    """The earlier commits that one rank's machine has stored."""
 
     parts: frozenset[tuple[int, int]]
-    """Rank and commit of each part."""
+    """The rank and the commit number of each part."""
     files: Mapping[int, tuple[str, int]]
-    """By commit, a file that has it, and how many ranks made it."""
+    """For each commit number, the name of its file and the number of ranks that made it."""
 
     def newest(self) -> int:
-        """The highest number that any commit has, be it not complete; 0 if there is none."""
+        """Return the highest number of any commit, complete or not; 0 if there is none."""
         return max([*self.files, *(number for _, number in self.parts)], default=0)
 
 
@@ -172,7 +183,7 @@ def look(store: Store) -> Found:
 
 
 def complete(found: Sequence[Found]) -> list[tuple[int, int]]:
-    """The commits that are complete, and how many ranks made each, the newest first; pure."""
+    """Return the complete commits with their numbers of ranks, newest first."""
     parts = frozenset[tuple[int, int]]().union(*(one.parts for one in found))
     files = {number: ranks for one in found for number, (_, ranks) in one.files.items()}
     return [

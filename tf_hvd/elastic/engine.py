@@ -1,7 +1,7 @@
-"""What an elastic job does at its beginning, at each commit, and when it must begin anew.
+"""The part of an elastic job that runs in each rank: it restores, commits and ends for restarts.
 
-A job is not mended within its processes: `tf_hvd run` starts all ranks again, on the hosts that
-are left or have come, and they go on from the newest commit that is complete.
+After a failure, `tf_hvd run` restarts all ranks on the available hosts. The ranks continue from the
+newest complete commit.
 """
 
 from __future__ import annotations
@@ -25,55 +25,55 @@ from tf_hvd.elastic.commit_folder import CommitFolder
 from tf_hvd.elastic.store import Store
 from tf_hvd.training import preemption
 
-# Slurm's --signal names one; where a program has no handler they would be the death of a rank.
+# Slurm's --signal can send any of these signals. Without a handler, a signal would end a rank.
 _ASK_TO_END = (*preemption.ENDING, signal.SIGUSR1, signal.SIGUSR2)
 
 
 @dataclass(frozen=True)
 class Restored:
-    """What a commit gives back to one rank."""
+    """The contents of a commit for one rank."""
 
     objects: bytes
-    """Pickled, of rank 0."""
+    """Rank 0's Python values, pickled."""
     arrays: Mapping[str, np.ndarray]
-    """Bytes, by the name of the variable."""
+    """The values of the variables as bytes, by name."""
     own: Mapping[str, Any] | None
-    """What was its own; None for a rank that there was not before."""
+    """The rank's own values; None if the job that made the commit did not have this rank."""
     same_size: bool
-    """Whether the job has as many ranks as that which made the commit."""
+    """bool, whether the job has as many ranks as the job that made the commit."""
 
 
 class Engine:
-    """Of a rank of an elastic job. The thread that trains."""
+    """A rank's part of elastic training, for use by the training thread."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._writer: commits.Writer | None = None
         self._folder = _folder()
-        self._number = 0  # of the last commit
-        self._leaves = False  # whether all are to leave after the next commit
-        self._together = preemption.Together("elastic: signals, and hosts that come or go")
+        self._number = 0  # number of the last commit
+        self._leaves = False  # whether all ranks must end after the next commit
+        self._together = preemption.Together("elastic: signals and changes of hosts")
         self._signals = preemption.listen(_ASK_TO_END)
 
     def restore(self) -> Restored | None:
-        """Finds the commit to go on from, on all ranks; None if there is none."""
+        """Return the commit from which all ranks continue; None if there is none."""
         restored, last = self._newest()
         if restored is None and self._folder is not None:
             if basics.rank() == 0:
-                self._store.forget(0, last)  # parts of what is not complete
+                self._store.forget(0, last)  # parts of incomplete commits
                 self._folder.load(self._store, config.COMMIT_DIR_DAMAGED.read() == "error")
             restored, found = self._newest()
             last = max(last, found)
         if restored is None and last and basics.rank() == 0:
-            log.warning("no commit is complete: the training begins anew")
+            log.warning("no commit is complete: training restarts from the beginning")
         self._store.forget(self._number, last)
         self._begin(self._number)
-        # Numbers of commits that were not complete are not used again.
+        # Do not reuse the numbers of incomplete commits.
         self._number = max(self._number, last)
         return restored
 
     def _newest(self) -> tuple[Restored | None, int]:
-        """The newest commit that is complete, and undamaged; and the highest number of any."""
+        """Return the newest complete and undamaged commit, and the highest number of any commit."""
         name = Title("elastic: commits that are found")
         found: list[commits.Found] = allgather_object(commits.look(self._store), name=name)
         last = max(one.newest() for one in found)
@@ -87,7 +87,7 @@ class Engine:
     def _arrays(
         self, number: int, found: Sequence[commits.Found]
     ) -> Mapping[str, np.ndarray] | None:
-        """What is equal on all ranks, on all ranks; None if nobody has it undamaged."""
+        """Return the arrays that are the same on all ranks; None if no rank has them undamaged."""
         name, mine = Title("elastic: the last commit"), None
         files = {
             rank: one.files[number][0] for rank, one in enumerate(found) if number in one.files
@@ -109,7 +109,10 @@ class Engine:
         ranks: int,
         found: Sequence[commits.Found],
     ) -> Restored:
-        """A commit with what is this rank's own; sent by another one where this has it not."""
+        """Return a commit with this rank's own part.
+
+        If this machine does not have the part, another rank sends it.
+        """
         own: Any = None
         for each in range(min(ranks, basics.size())):
             holders = [at for at, one in enumerate(found) if (each, number) in one.parts]
@@ -126,7 +129,7 @@ class Engine:
         return Restored(objects, arrays, own, ranks == basics.size())
 
     def _begin(self, restored: int) -> None:
-        # Ranks that take themselves for two machines may share a store.
+        # Ranks that count as different machines may share a store.
         memory = os.fstat(self._store.file(contract.NOTICE_FILE)).st_ino
         mine = (memory, basics.local_rank() == 0)
         places = allgather_object(mine, name=Title("elastic: memory of each machine"))
@@ -137,7 +140,7 @@ class Engine:
 
     @property
     def writer(self) -> commits.Writer:
-        """There when `restore` has been called."""
+        """The writer of commits; available after `restore`."""
         assert self._writer is not None
         return self._writer
 
@@ -146,16 +149,17 @@ class Engine:
         self.writer.commit(self._number, contents, last=self._leaves)
 
     def heard(self) -> int:
-        """What a rank or `tf_hvd run` was told, on all ranks at the same call; 0: nothing.
+        """Return the announcements of all ranks as bits; 0 for none.
 
-        All ranks have come to the last call of `say` by then.
+        The result is the same on all ranks at the same call. The function waits until all ranks
+        have made their previous call to `say`.
         """
         said = self._together.heard()
         self._leaves = bool(said)
         return said
 
     def say(self, mine: int) -> None:
-        """Tells all ranks what this one was told, and its program; they hear it at `heard`."""
+        """Announce this rank's signals and the changes of hosts, which `heard` returns."""
         asked = preemption.is_asked_to_end() * contract.LEAVE
         self._together.say(mine | self._store.notice() | asked)
 
@@ -164,7 +168,7 @@ class Engine:
         self._together.finish()
         self.stop_listening()
         if self._folder is not None:
-            collectives.barrier()  # all have written what they were to write
+            collectives.barrier()  # all ranks have written their commits
             if basics.rank() == 0:
                 self._folder.clear()
 
@@ -172,22 +176,22 @@ class Engine:
         preemption.do_not_listen(self._signals)
 
     def leave_in_order(self) -> NoReturn:
-        """Ends this process, as all ranks do at the same commit; `tf_hvd run` starts it again."""
+        """End this process after the same commit on all ranks, for a restart by `tf_hvd run`."""
         self._together.heard()
         self.writer.save()
         preemption.leave_in_order()
 
     def leave_for(self, error: BaseException) -> NoReturn:
-        """Ends this process for the end of the job; `tf_hvd run` starts it again."""
+        """End this process because the job has ended, for a restart by `tf_hvd run`."""
         basics.ends_by(error, error.__traceback__)
-        if self._writer is not None:  # it may end while commits are looked for
-            with contextlib.suppress(RuntimeError):  # which is not why it ends
+        if self._writer is not None:  # None if the job ended while searching for commits
+            with contextlib.suppress(RuntimeError):  # `error` is the cause to report
                 self._writer.flush()
         raise SystemExit(contract.START_AGAIN)
 
 
 def _folder() -> CommitFolder | None:
-    """Where commits are written to disk, if that is asked for."""
+    """Return the folder for commits on disk; None if TF_HVD_COMMIT_DIR is not set."""
     path = config.COMMIT_DIR.read()
     if not path:
         return None

@@ -1,4 +1,4 @@
-"""Elastic `model.fit`: Horovod's state and callbacks for Keras 3 and tf_keras.
+"""Callbacks for elastic `model.fit`, for Keras 3 and tf_keras, with Horovod's names.
 
     state = hvd.elastic.KerasState(model, batch=0, epoch=0)
 
@@ -10,12 +10,13 @@
             hvd.elastic.CommitStateCallback(state, batches_per_commit=10),
         ])
 
-A `fit` that goes on in the middle of an epoch reads the batches that are done and drops them.
-The classes are those for the Keras that `tf.keras` is; `of(tf_keras)` and `of(keras)` give those
-for a Keras that a program imports by itself.
+A `fit` that continues in the middle of an epoch reads the completed batches and skips them.
+The classes are for the Keras that `tf.keras` uses. If the program imports another Keras, use
+`of(tf_keras)` or `of(keras)`.
 """
 
 import types
+import typing
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,17 +38,18 @@ __all__ = [
 ]
 
 KerasState = TensorFlowKerasState
+"""TensorFlowKerasState, under its name in Horovod's Keras modules."""
 
 
 class _CommitState:
-    """Commits the state every so many batches, and at the end of each epoch.
+    """A callback that commits the state every N batches and at the end of each epoch.
 
-    Stands behind the callbacks that change the state, in the list. After the last batch of an epoch
-    the commit is that of its end: Keras cannot go on with an epoch that has no batches left.
+    Put this callback after those that change the state. The last batch of an epoch is committed at
+    the epoch's end, because Keras cannot continue an epoch without remaining batches.
 
     Args:
-      state: what `run` hands to the training.
-      batches_per_commit: how many batches.
+      state: the state that `run` passes to the training function.
+      batches_per_commit: number of batches between commits (default: 1).
     """
 
     params: Mapping[str, Any]
@@ -68,7 +70,7 @@ class _CommitState:
             self.state.commit()
 
     def _is_last(self, batch: int) -> bool:
-        """Whether the epoch has no further batch; False where Keras does not know that yet."""
+        """Return whether a batch is the epoch's last; False if Keras does not know that yet."""
         samplers = self.state.samplers() if isinstance(self.state, ObjectState) else []
         if samplers:
             return not any(sampler.remaining for sampler in samplers)
@@ -80,15 +82,17 @@ class _CommitState:
 
 
 class _UpdateBatchState(data_order.FollowsData):
-    """Keeps in `state.batch` how many batches of the epoch are done.
+    """A callback that stores the number of completed batches of the epoch in `state.batch`.
 
-    A `fit` that begins when some are goes on behind them, in the order of a shuffled
-    tf.data.Dataset in which it was, and with what its metrics had added up, in the mean of the
-    epoch; in the first epoch, what a batch shows of them does not include it. If the state has an
-    ElasticSampler, that is kept up, and the data must be made of its `dataset`.
+    If `state.batch` is not 0 when `fit` starts, training continues after the completed batches. A
+    shuffled tf.data.Dataset keeps its order. The metrics at the end of this epoch include the
+    completed batches, but the metrics that are shown after each batch do not.
+
+    If the state has an ElasticSampler, this callback updates the sampler. In this case, make the
+    data from the sampler's `dataset`.
 
     Args:
-      state: an ObjectState with `batch`.
+      state: an ObjectState with an attribute `batch`.
     """
 
     model: Any
@@ -100,20 +104,21 @@ class _UpdateBatchState(data_order.FollowsData):
         self._place = data_order.Place(self.orders)
         self._resumed: dict[str, Any] | None = None
         self._samplers: list[Any] = []
-        self._before = 0  # batches that are done, and that this `fit` does not count
+        self._before = 0  # completed batches that this `fit` does not count
         state.follow("fit", lambda: self._place.collect(self.model), self._restore)
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._samplers = self.state.samplers()
-        # The data begin where a sampler is.
+        # With a sampler, the data begin at the sampler's position.
         self._before = self.state.batch if self._samplers else 0
         data_order.done.uneven = bool(self._samplers)
         begun = self._resumed or {"orders": {}, "metrics": []}
         done = 0 if self._samplers else self.state.batch
         if done and self.state.was_resized():
             log.warning(
-                f"{done} batches of this epoch were done by another number of ranks: they are left "
-                "out, though each rank has other data now; an ElasticSampler loses no sample"
+                f"{done} batches of this epoch were completed by another number of ranks. Each "
+                "rank skips as many batches, although its data is different now. Use an "
+                "ElasticSampler to train on each sample once"
             )
         metrics = begun["metrics"] if self.state.batch else []
         self._place.take_up({**begun, "metrics": metrics, "batches": done})
@@ -122,8 +127,8 @@ class _UpdateBatchState(data_order.FollowsData):
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         if data_order.done.batches:
             raise RuntimeError(
-                "this version of Keras does not let a fit go on in the middle of an epoch: leave "
-                "UpdateBatchStateCallback out, and commit at the end of each epoch"
+                "this version of Keras cannot continue fit() in the middle of an epoch: "
+                "remove UpdateBatchStateCallback, and commit at the end of each epoch"
             )
         self._place.batch_begin()
 
@@ -149,13 +154,13 @@ class _UpdateBatchState(data_order.FollowsData):
 
 
 class _UpdateEpochState:
-    """Keeps in `state.epoch` how many epochs are done.
+    """A callback that stores the number of completed epochs in `state.epoch`.
 
-    Whether a `fit` counts on from there (`initial_epoch=state.epoch`) or runs that many
-    fewer (`epochs=10 - state.epoch`).
+    Call `fit` either with `initial_epoch=state.epoch` or with the number of remaining epochs, such
+    as `epochs=10 - state.epoch`.
 
     Args:
-      state: an ObjectState with `epoch`.
+      state: an ObjectState with an attribute `epoch`.
     """
 
     def __init__(self, state: Any) -> None:
@@ -185,13 +190,31 @@ _VARIANTS = KerasVariants(
 
 
 def of(keras: Any) -> types.SimpleNamespace:
-    """The callbacks for a Keras.
+    """Return the callback classes for a Keras module.
 
     Args:
       keras: the module `keras` or `tf_keras`.
+
+    Returns:
+      A namespace with CommitStateCallback, UpdateBatchStateCallback and UpdateEpochStateCallback.
     """
     return _VARIANTS.of(keras)
 
 
-def __getattr__(name: str) -> Any:
-    return _VARIANTS.attribute(name)
+if typing.TYPE_CHECKING:
+    from keras import callbacks as _keras
+
+    class CommitStateCallback(_CommitState, _keras.Callback):  # type: ignore[misc]
+        pass
+
+    class UpdateBatchStateCallback(_UpdateBatchState, _keras.Callback):  # type: ignore[misc]
+        pass
+
+    class UpdateEpochStateCallback(_UpdateEpochState, _keras.Callback):  # type: ignore[misc]
+        pass
+
+else:
+    __getattr__ = _VARIANTS.attribute
+
+    def __dir__() -> list[str]:
+        return sorted([*__all__, *_VARIANTS.names])

@@ -1,4 +1,4 @@
-"""`run`: a training that goes on when ranks have ended, or hosts have come or gone."""
+"""The decorator `run`, which lets training continue after ranks fail or hosts change."""
 
 from __future__ import annotations
 
@@ -19,27 +19,29 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def run(func: F) -> F:
-    """Makes a training elastic: its first argument is a State, which it commits now and then.
+    """Make a training function elastic. Use `run` as a decorator.
 
-    Under `tf_hvd run --min-np` (docs/elastic.md) all ranks are started again, from the program's
-    first line, when one has ended or hosts have come or gone. Then the state takes what was
-    committed last, its reset callbacks are called, and `func` is called again. Elsewhere an end of
-    the job is an error, and upon `HostsUpdatedInterrupt`, which a program may raise, the callbacks
-    and `func` are called again.
+    Under `tf_hvd run --min-np`, all ranks restart after a rank fails or hosts are added or removed.
+    Each rank runs the program from its first line. `run` then restores the state from the last
+    commit, calls the state's reset callbacks, and calls `func`.
+
+    In other jobs, a failed rank is an error. A program may raise `HostsUpdatedInterrupt`; `run`
+    then calls the reset callbacks and `func` again.
 
     Args:
-        func: called with the state and all other arguments; on all ranks.
+        func: the training function. Its first argument is a State, which the function commits
+            regularly. All ranks must call it.
 
     Returns:
-        A function with the arguments and the result of `func`. Under `tf_hvd run --min-np` a
-        program calls one such function, once; a second call is a RuntimeError.
+        A function with the arguments and the result of `func`. Under `tf_hvd run --min-np`, a
+        program may call only one such function, and only once; a second call raises RuntimeError.
     """
 
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
         store = open_store()
         if store is None:
-            return _alone(func, state, args, kwargs)
+            return _run_once(func, state, args, kwargs)
         _begin_only_one()
         engine = engines.Engine(store)
         try:
@@ -60,10 +62,10 @@ def run(func: F) -> F:
 
 
 def open_store() -> Store | None:
-    """The store of the elastic job that this process is a rank of; None if it is of none.
+    """Return the store of this rank's elastic job; None if the job is not elastic.
 
     Raises:
-        RuntimeError: it cannot be reached.
+        RuntimeError: the store cannot be reached.
     """
     number = config.elastic_start()
     if number is None:
@@ -72,13 +74,13 @@ def open_store() -> Store | None:
         return Store(config.launcher_job(), number)
     except OSError as error:
         raise RuntimeError(
-            f"the agent of this machine cannot be reached: {error.strerror or error}; "
-            "elastic jobs need the tf_hvd run that started this rank"
+            f"cannot reach the agent on this machine: {error.strerror or error}; "
+            "check that the tf_hvd run that started this rank is still running"
         ) from error
 
 
 def _is_end_of_job(error: Exception) -> bool:
-    """Whether a rank is gone, or has stalled."""
+    """Return whether an error means that a rank has ended or stalled."""
     return isinstance(error, (tf.errors.OpError, RuntimeError)) and bool(_native.end_text())
 
 
@@ -86,18 +88,18 @@ _has_trained = False
 
 
 def _begin_only_one() -> None:
-    """Refuses a second training: a restart could not tell whose the last commit is."""
+    """Raise at a second training, because a restart could not know which training made a commit."""
     global _has_trained
     if _has_trained:
         raise RuntimeError(
-            "an elastic job has one elastic training: put all of its phases into one function "
-            "with hvd.elastic.run, and keep in the state which phase it is in"
+            "an elastic job can have only one elastic training: put all its phases into one "
+            "function with hvd.elastic.run, and keep the current phase in the state"
         )
     _has_trained = True
 
 
-def _alone(func: Callable[..., Any], state: State, args: Any, kwargs: Any) -> Any:
-    """Where nobody would start the ranks again."""
+def _run_once(func: Callable[..., Any], state: State, args: Any, kwargs: Any) -> Any:
+    """Run the training in a job that is not elastic, so its ranks are never restarted."""
     state.start(None)
     guard.elastic_training_begins()
     while True:
@@ -110,5 +112,5 @@ def _alone(func: Callable[..., Any], state: State, args: Any, kwargs: Any) -> An
 
 
 def init(*args: Any, **kwargs: Any) -> None:
-    """`tf_hvd.init`, under the name that Horovod's elastic module has."""
+    """Call `tf_hvd.init`. Horovod's elastic module has a function with this name."""
     basics.init(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Which samples each rank trains on: each of an epoch once, whatever ranks come or go."""
+"""ElasticSampler, which uses each sample of an epoch once even if the number of ranks changes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tf_hvd.core import basics
 
 
 class ElasticSampler:
-    """Hands out the samples of an epoch, in an order that all ranks know, batch by batch.
+    """A sampler that distributes the samples of an epoch across the ranks, batch by batch.
 
-    What is done is a number: the samples of the epoch, in its order, that all ranks together have
-    trained on. As a value of an ObjectState it is committed with the weights, and a job that
-    was started again goes on right behind it, with as many ranks as it has then. Horovod
-    has such a sampler for PyTorch, but not for TensorFlow.
+    All ranks use the same order of samples. The sampler counts the samples that all ranks together
+    have trained on. Pass the sampler as a value of an ObjectState, which commits it with the
+    weights. A restarted job continues with the next sample, even with another number of ranks.
+    Horovod has such a sampler for PyTorch, but not for TensorFlow.
 
         sampler = hvd.elastic.ElasticSampler(len(images), batch_size=32)
         state = hvd.elastic.TensorFlowKerasState(model, optimizer, sampler=sampler)
@@ -30,23 +30,25 @@ class ElasticSampler:
                 state.commit()
             sampler.set_epoch(epoch + 1)
 
-    A batch of all ranks together has `batch_size` samples for each of them; the last one of an
-    epoch has what is left, at least one for each rank. With `keep_global_batch` it stays as large
-    as it was in the first start, and `passes` says in how many passes the ranks make it.
+    The global batch, the batch of all ranks together, has `batch_size` samples per rank. The last
+    global batch of an epoch has the remaining samples, but at least one per rank. With
+    `keep_global_batch`, the global batch keeps the size that it had at the first start of the job.
+    An update then takes `passes` passes.
 
-    If more ranks go on with an epoch than it has samples left, some of them get one again,
-    with the weight 0 in `weighted_dataset`.
+    If an epoch has fewer remaining samples than ranks, some ranks get a repeated sample, which has
+    the weight 0 in `weighted_dataset`.
 
     Args:
-        size: how many samples there are.
-        batch_size: how many a rank takes at once; the last batch of an epoch may have more, so that
-            no rank is without.
-        shuffle: whether each epoch has an order of its own.
-        seed: of that; the same on all ranks.
-        keep_global_batch: keep the samples of an update the same when the ranks do not.
+        size: int, number of samples.
+        batch_size: int, number of samples per rank and pass. The last batch of an epoch may have
+            more samples, so that no rank is left without a sample.
+        shuffle: whether to shuffle each epoch differently (default: True).
+        seed: int, seed for shuffling, the same on all ranks (default: 0).
+        keep_global_batch: whether to keep the number of samples per update if the number of ranks
+            changes (default: False).
 
     Raises:
-        ValueError: there are fewer samples than ranks, or numbers are not positive.
+        ValueError: there are fewer samples than ranks, or a number is not positive.
     """
 
     def __init__(
@@ -58,37 +60,42 @@ class ElasticSampler:
         keep_global_batch: bool = False,
     ) -> None:
         if size < 1 or batch_size < 1:
-            raise ValueError(f"size {size} and batch_size {batch_size} must be at least 1")
+            raise ValueError(
+                f"ElasticSampler(size={size}, batch_size={batch_size}) is not valid: "
+                "pass at least 1 for both"
+            )
         if size < basics.size():
-            raise ValueError(f"there are {size} samples for {basics.size()} ranks")
+            raise ValueError(
+                f"{size} samples are too few for {basics.size()} ranks: start at most {size} ranks"
+            )
         self.size = size
         self.batch_size = batch_size
         self.epoch = 0
-        """The number of the epoch, from 0."""
+        """The number of the current epoch, from 0."""
         self.position = 0
-        """How many of its samples all ranks have trained on."""
+        """The number of samples of the epoch that all ranks together have trained on."""
         self.global_batch = batch_size * basics.size()
-        """How many samples all ranks take for one update."""
+        """The number of samples in one update, for all ranks together."""
         self._shuffle, self._seed = shuffle, seed
         self._keeps = keep_global_batch
-        self._passed = 0  # passes of the update that is not complete
+        self._passed = 0  # completed passes of the current update
         self._order = (-1, np.empty(0, np.int64))
 
     @property
     def passes(self) -> int:
-        """In how many passes a rank takes its part of an update: `backward_passes_per_step`."""
+        """The number of forward and backward passes per update, for `backward_passes_per_step`."""
         ranks = basics.size()
-        # Rather a part with a sample more than one without any.
+        # Prefer a part with an additional sample to an empty one.
         most = max(1, self.global_batch // ranks)
         return min(math.ceil(self.global_batch / (self.batch_size * ranks)), most)
 
     @property
     def remaining(self) -> int:
-        """How many samples of the epoch are left."""
+        """The number of samples that remain in the epoch, for all ranks together."""
         return self.size - self.position
 
     def __len__(self) -> int:
-        """How many batches of a rank, one for each pass, are left in the epoch."""
+        """Return how many batches remain in the epoch for a rank, one per pass."""
         position, batches = self.position, -self._passed
         while position < self.size:
             position = self._end(position)
@@ -96,21 +103,26 @@ class ElasticSampler:
         return batches
 
     def set_epoch(self, epoch: int) -> None:
-        """Begins an epoch; one that has begun goes on."""
+        """Begin an epoch. Has no effect if it is already the current epoch.
+
+        Args:
+            epoch: int, number of the epoch, from 0.
+        """
         if epoch != self.epoch:
             self.epoch, self.position, self._passed = epoch, 0, 0
 
     def record_batch(self) -> None:
-        """All ranks have trained on the next batch; call it once for each pass."""
+        """Record that all ranks have trained on the next batch. Call it once per pass."""
         self._passed += 1
         if self._passed >= self.passes:
             self._passed = 0
             self.position = self._end(self.position)
 
     def dataset(self) -> Any:
-        """Batches of indices for this rank, int64 of shape [n], from where the epoch is to its end.
+        """Return a tf.data.Dataset of this rank's remaining batches in the epoch.
 
-        Each time that it is gone through it begins where the epoch is by then.
+        Each element is an int64 tensor of shape [n] with the indices of a batch's samples. Each
+        iteration starts at the sampler's current position in the epoch.
         """
         spec = tf.TensorSpec([None], tf.int64)
         parts = self._parts
@@ -119,16 +131,16 @@ class ElasticSampler:
         )
 
     def weighted_dataset(self) -> Any:
-        """The same with a weight for each batch, float32: pairs.
+        """Return a dataset of pairs: an element of `dataset`, and a float32 weight for the batch.
 
-        Where ranks or passes have parts of different sizes, the mean over a part, times its weight,
-        averaged over ranks and passes, is the mean over all samples of the update.
+        Multiply a batch's mean loss by the weight. The average of these products over ranks and
+        passes is then the mean over all samples of the update, even if batches differ in size.
         """
         specs = (tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.float32))
         return tf.data.Dataset.from_generator(self._parts, output_signature=specs)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a commit keeps."""
+        """Return the sampler's progress, for a commit."""
         return {
             "epoch": self.epoch,
             "position": self.position,
@@ -138,21 +150,21 @@ class ElasticSampler:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes it back; with other ranks an update that is not complete begins anew."""
+        """Restore the progress. If the number of ranks changed, an incomplete update restarts."""
         self.epoch, self.position = state["epoch"], state["position"]
         if self._keeps:
             self.global_batch = state["global_batch"]
             if self.global_batch < basics.size():
                 raise ValueError(
                     f"keep_global_batch: {basics.size()} ranks cannot share {self.global_batch} "
-                    "samples; give --max-np"
+                    f"samples; limit the ranks with --max-np {self.global_batch}"
                 )
         self._passed = state["passed"] if state["ranks"] == basics.size() else 0
 
     def _end(self, position: int) -> int:
-        """Where the update that begins at a position ends."""
+        """Return the end of the update that begins at a position."""
         end = position + self.global_batch
-        # What is left would not have one for each rank and pass.
+        # If fewer samples remain than one per rank and pass, this update takes them too.
         few = basics.size() * self.passes
         return self.size if self.size - end < few else end
 

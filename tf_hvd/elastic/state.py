@@ -1,4 +1,4 @@
-"""States: what a job goes on from when it was started again. Horovod's classes."""
+"""State classes with Horovod's names. A restarted job continues from the data in a state."""
 
 from __future__ import annotations
 
@@ -23,67 +23,73 @@ from tf_hvd.elastic.variables import Reader, assign, named
 from tf_hvd.keras import compat
 from tf_hvd.training.snapshot import Snapshot
 
-# Where Horovod calls something of no use here.
+# The type of Horovod's arguments that tf_hvd does not use.
 Unused = Any
 
 
 class State:
-    """What `run` hands to a training, and what it goes on from; the base of all states.
+    """The base class of the states that `run` passes to a training function.
 
-    A class of one's own that is derived from this one implements `save`, `restore` and `sync`, and
-    is not kept when a rank has ended: derive it from ObjectState for that.
+    A class derived directly from State must implement `save`, `restore` and `sync`. Its data is
+    lost at a restart. To keep the data, derive from ObjectState.
 
     Args:
-        bcast_object: Horovod's; not used.
-        get_rank: Horovod's; not used.
+        bcast_object: accepted for compatibility with Horovod; unused.
+        get_rank: accepted for compatibility with Horovod; unused.
     """
 
     def __init__(self, bcast_object: Unused = None, get_rank: Unused = None) -> None:
         self._reset_callbacks: list[Callable[[], Any]] = []
         self._engine: Engine | None = None
-        self._updates = 0  # of what the program was told by `on_hosts_updated`
+        self._updates = 0  # changes of hosts announced by `on_hosts_updated`
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
-        """Functions without arguments, called on all ranks when the job has been started again.
+        """Register functions to be called on all ranks after a restart.
 
-        After the state has what was committed, and before the training goes on: to give the
-        learning rate its value for another number of ranks, for one.
+        The functions are called after the state is restored and before training continues. They
+        may, for example, adapt the learning rate to a new number of ranks.
+
+        Args:
+            callbacks: functions without arguments.
         """
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
-        """The job was started again: calls `reset`, and the callbacks."""
+        """Call `reset` and then the reset callbacks; `run` calls this function after a restart."""
         self._updates = 0
         self.reset()
         for callback in self._reset_callbacks:
             callback()
 
     def on_hosts_updated(self, timestamp: Unused, update_res: int) -> None:
-        """Hosts have come or gone: the next `check_host_updates` of all ranks will say so.
+        """Announce a change of hosts, which the next `check_host_updates` on all ranks reports.
 
         Args:
-            timestamp: Horovod's; not used.
-            update_res: 1: hosts have gone; 2: have come; 3: both.
+            timestamp: accepted for compatibility with Horovod; unused.
+            update_res: 1 for removed hosts, 2 for added hosts, 3 for both.
         """
         self._updates |= int(update_res)
 
     def commit(self) -> None:
-        """Saves the state, and looks whether hosts have come or gone.
+        """Save the state, and check whether hosts were added or removed.
 
-        To be called by all ranks. Under `tf_hvd run --min-np` it is written beside the next steps;
-        no rank waits for more than that the others have come to the commit before.
+        All ranks must call this function. Under `tf_hvd run --min-np` the state is written in the
+        background. A rank blocks only until its previous commit is written and all ranks have
+        reached the previous commit.
 
         Raises:
-            HostsUpdatedInterrupt: they have; on all ranks at the same commit. `run` handles it.
+            HostsUpdatedInterrupt: the hosts have changed. All ranks raise it at the same commit,
+                and `run` handles it.
         """
-        # All have written all but their last one by now: this takes the place of an older one.
+        # All ranks have written every commit but their last one, so an older one can be replaced.
         self._meet(self.save)
 
     def check_host_updates(self) -> None:
-        """Looks whether hosts have come or gone; on all ranks.
+        """Check whether hosts were added or removed. All ranks must call this function.
 
         Raises:
-            HostsUpdatedInterrupt: they have; on all ranks at the same call. `run` handles it.
+            HostsUpdatedInterrupt: the hosts have changed. All ranks raise it at the same call,
+                and `run` handles it.
         """
         self._meet(lambda: None)
 
@@ -97,107 +103,115 @@ class State:
             self._engine.say(mine)
 
     def save(self) -> None:
-        """Saves the state; `restore` takes it back."""
+        """Save the state for `restore`."""
         raise NotImplementedError
 
     def restore(self) -> None:
-        """Takes back what was saved last."""
+        """Restore the state that was saved last."""
         raise NotImplementedError
 
     def sync(self) -> None:
-        """Gives all ranks the state of rank 0, and saves it."""
+        """Copy the state of rank 0 to all ranks, and save it."""
         raise NotImplementedError
 
     def reset(self) -> None:
-        """Called by `on_reset`, before the callbacks."""
+        """Do nothing; subclasses may override it. `on_reset` calls it before the callbacks."""
 
     def start(self, engine: Engine | None) -> None:
-        """The training begins; on all ranks. Called by `run`.
+        """Prepare the state for training on all ranks. `run` calls this function.
 
         Args:
-            engine: None where nobody would start the job again.
+            engine: the elastic engine; None in a job that is not elastic.
         """
         self._engine = engine
         self.sync()
 
 
 class ObjectState(State):
-    """Values of the program: each becomes an attribute, which is saved.
+    """A state of Python values; each value becomes an attribute of the state.
 
-    They must be picklable (cloudpickle), and are those of rank 0. Of what has `state_dict` and
-    `load_state_dict`, as ElasticSampler has, that is saved.
+    Only the values of rank 0 are saved. cloudpickle must be able to pickle them. If a value has the
+    methods `state_dict` and `load_state_dict`, like an ElasticSampler, its `state_dict` is saved.
 
     Args:
-        bcast_object: Horovod's; not used.
-        get_rank: Horovod's; not used.
-        **kwargs: names and values.
+        bcast_object: accepted for compatibility with Horovod; unused.
+        get_rank: accepted for compatibility with Horovod; unused.
+        **kwargs: the names and initial values.
 
     Raises:
-        ValueError: a name is that of an attribute of the class.
+        ValueError: a name is already an attribute of the class.
     """
 
     _session: Any = None
-    """That in which the variables are; None where TensorFlow runs eagerly."""
+    """The session that has the variables; None in eager mode."""
 
     def __init__(self, bcast_object: Unused = None, get_rank: Unused = None, **kwargs: Any) -> None:
         super().__init__(bcast_object, get_rank)
         for name, value in kwargs.items():
             if hasattr(self, name):
                 raise ValueError(
-                    f"{type(self).__name__} has a {name!r} of its own; give the value another name"
+                    f"{type(self).__name__} already has an attribute {name!r}; choose another name"
                 )
             setattr(self, name, value)
         self._names = list(kwargs)
         self._local: list[Any] = []
         self._rank_own = self._snapshot()
         self._was_resized = False
-        self._had: frozenset[str] = frozenset()  # its own, of a commit, among what may be its own
+        self._had: frozenset[str] = frozenset()  # `maybe_own` variables restored as the rank's own
         self._saved: tuple[bytes, dict[str, np.ndarray]] | None = None
         self._read = Reader(self._session)
 
-    def register_local_variables(self, variables: Iterable[Any]) -> None:
-        """Variables of which each rank has its own value, beside moving statistics and seeds.
+    def register_local_var(self, var: Any) -> None:
+        """Save a separate value of a variable for each rank.
 
-        Those of layers that are not reduced (`register_local_source` of a tape or an optimizer).
-        """
-        self._local.extend(map(tf_variable, variables))
-
-    def follow(self, name: str, collect: Callable[[], Any], restore: Callable[[Any], None]) -> None:
-        """Has something saved of which each rank has its own.
+        Use this function for each variable that you passed to `register_local_var` of a tape or an
+        optimizer, because gradients of these variables are not reduced. A TensorFlowKerasState
+        saves separate moving statistics and seeds without this call.
 
         Args:
-            name: of one's choice; a later registration under the same name
-                replaces it.
-            collect: gives what is saved, a picklable value.
-            restore: gets it after a restart, if the job has as many ranks as before.
+            var: a variable of this state.
+        """
+        self._local.append(tf_variable(var))
+
+    def follow(self, name: str, collect: Callable[[], Any], restore: Callable[[Any], None]) -> None:
+        """Save an additional value of each rank with the state.
+
+        Args:
+            name: any name; a later call with the same name replaces the earlier call.
+            collect: function that returns the value to save, which must be picklable.
+            restore: function that is called with the value after a restart with the same number of
+                ranks.
         """
         self._rank_own.follow(name, collect, restore)
 
     def samplers(self) -> list[ElasticSampler]:
-        """Those among the values."""
+        """Return the ElasticSamplers among the values."""
         values = [getattr(self, name) for name in self._names]
         return [value for value in values if isinstance(value, ElasticSampler)]
 
     def was_resized(self) -> bool:
-        """Whether it goes on from a commit that another number of ranks has made."""
+        """Return whether the state is from a commit by a job with a different number of ranks."""
         return self._was_resized
 
     def save(self) -> None:
-        """Saves the state; `restore` takes it back."""
+        """Save the state for `restore`."""
         if self._engine is None:
             self._saved = self._pickled(), self._read(self._variables().all)
         else:
             self._engine.commit(self._contents(self._engine.writer.writes_file))
 
     def restore(self) -> None:
-        """Takes back what was saved last. Under `tf_hvd run --min-np` a restart does that."""
+        """Restore the state that was saved last.
+
+        Under `tf_hvd run --min-np`, this method does nothing. A restart restores the state.
+        """
         if self._saved is not None:
             objects, values = self._saved
             self._unpickle(objects)
             assign(self._session, self._variables().all, values)
 
     def sync(self) -> None:
-        """Gives all ranks the state of rank 0, and saves it."""
+        """Copy the state of rank 0 to all ranks, and save it."""
         self._unpickle(
             broadcast_object(self._pickled(), 0, name=Title("elastic: objects of the state"))
         )
@@ -206,7 +220,7 @@ class ObjectState(State):
         self.save()
 
     def start(self, engine: Engine | None) -> None:
-        """The training begins; on all ranks. Called by `run`."""
+        """Prepare the state for training on all ranks. `run` calls this function."""
         self._engine = engine
         restored = None if engine is None else engine.restore()
         if restored is None:
@@ -220,14 +234,14 @@ class ObjectState(State):
         return _Variables({}, frozenset())
 
     def _broadcast(self) -> None:
-        """Gives all ranks the variables of rank 0."""
+        """Copy the values of variables from rank 0 to all ranks."""
 
     def _snapshot(self) -> Snapshot:
-        """What is each rank's own, besides variables."""
+        """Return this rank's own values that are not variables."""
         return Snapshot()
 
     def _begin(self) -> None:
-        """From now on it counts whether somebody assigns to a variable."""
+        """Record the current values of the variables, to detect later assignments."""
         if self._engine is not None:
             found = self._variables()
             self._engine.writer.begin(self._read(found.chosen(found.maybe_own - self._had)))
@@ -246,7 +260,7 @@ class ObjectState(State):
                     cloudpickle.dumps(value)
                 except Exception:
                     raise TypeError(
-                        f"{name!r} of the state cannot be saved, since it cannot be pickled: "
+                        f"the value {name!r} of the state cannot be saved, because pickling fails: "
                         f"{error_text.of(error)}"
                     ) from error
             raise
@@ -274,10 +288,10 @@ class ObjectState(State):
         own = restored.own or {}
         self._had = frozenset(own.get("arrays", {}))
         values = {**restored.arrays, **own.get("arrays", {}), **own.get("variables", {})}
-        if restored.own is None:  # it is no rank's that there was
+        if restored.own is None:  # this rank did not exist before
             values = {name: value for name, value in values.items() if name not in found.own}
         self._was_resized = not restored.same_size
-        if self._was_resized:  # the update begins anew
+        if self._was_resized:  # the incomplete update restarts
             values |= {name: np.zeros_like(restored.arrays[name]) for name in found.sums}
         assign(self._session, found.all, values)
         self._unpickle(restored.objects)
@@ -286,12 +300,12 @@ class ObjectState(State):
 
 
 class TensorFlowState(ObjectState):
-    """Variables of TensorFlow, and values of the program.
+    """A state of TensorFlow variables and Python values.
 
     Args:
-        variables: tf.Variables; None: all global variables of the v1 graph.
-        session: in which they are, of a v1 graph; None: the default session there.
-        **kwargs: as for ObjectState.
+        variables: sequence of tf.Variables (default: all global variables of the v1 graph).
+        session: the session that has the variables of a v1 graph (default: the default session).
+        **kwargs: Python values, as for ObjectState.
     """
 
     def __init__(self, variables: Sequence[Any] | None = None, session: Any = None, **kwargs: Any):
@@ -312,16 +326,17 @@ class TensorFlowState(ObjectState):
 
 
 class TensorFlowKerasState(ObjectState):
-    """A Keras model, its optimizer, and values of the program; Keras 3 or tf_keras.
+    """A state of a Keras model, its optimizer and Python values, for Keras 3 and tf_keras.
 
-    Each rank keeps its own moving statistics, random numbers and sums of gradients of an update
-    that is not complete, if the job has as many ranks as before.
+    Moving statistics, the states of random-number generators, and the gradient sums of an
+    incomplete update are saved for each rank. They are restored if the number of ranks is
+    unchanged.
 
     Args:
-        model: built; its optimizer's variables are made if they are not there.
-        optimizer: None: the model's.
-        backend: Horovod's; not used.
-        **kwargs: as for ObjectState.
+        model: a built model. Missing variables of the optimizer are created.
+        optimizer: the optimizer (default: the optimizer of the model).
+        backend: accepted for compatibility with Horovod; unused.
+        **kwargs: Python values, as for ObjectState.
 
     Raises:
         ValueError: the model is not built.
@@ -332,8 +347,8 @@ class TensorFlowKerasState(ObjectState):
     ) -> None:
         if not model.built:
             raise ValueError(
-                "the model is not built: call it on data, or give its layers an input, before "
-                "its state is made"
+                "the model is not built: call the model on data, or add an Input to it, before you "
+                "create its state"
             )
         self.model = model
         self.optimizer = optimizer or getattr(model, "optimizer", None)
@@ -363,31 +378,31 @@ class TensorFlowKerasState(ObjectState):
 
 @dataclass(frozen=True)
 class _Variables:
-    """The variables of a state, by name; equal on all ranks but for their values."""
+    """The variables of a state, by name. All ranks have the same names."""
 
     all: Mapping[str, Any]
     own: frozenset[str]
-    """Of which each rank has its own value,"""
+    """The variables with a separate value on each rank."""
     maybe_own: frozenset[str] = frozenset()
-    """and those of which it has if somebody has assigned to them."""
+    """The variables that get separate values when assigned to, such as moving statistics."""
     sums: frozenset[str] = frozenset()
-    """Of its own: sums of gradients, of an update that is not complete."""
+    """The variables in `own` that are gradient sums of an incomplete update."""
 
     def chosen(self, names: frozenset[str]) -> dict[str, Any]:
         return {name: variable for name, variable in self.all.items() if name in names}
 
 
 def _names(found: Mapping[str, Any], variables: Iterable[Any]) -> frozenset[str]:
-    """The names of these variables, among all that were found."""
+    """Return the names of `variables` in `found`."""
     ids = {id(tf_variable(each)) for each in variables}
     return frozenset(name for name, each in found.items() if id(each) in ids)
 
 
 def _check(variables: Mapping[str, Any], restored: Restored) -> None:
-    """Refuses a commit of another program.
+    """Raise if a commit was made by another program.
 
     Raises:
-        ValueError: its variables are not those that are here.
+        ValueError: the commit's variables differ from this program's.
     """
     for name in [*variables, *restored.arrays]:
         if name not in restored.arrays or name not in variables:

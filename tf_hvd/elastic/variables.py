@@ -1,4 +1,4 @@
-"""Variables of a state: read all at once, without a copy where that can be, and assigned."""
+"""Functions that read all variables of a state, without a copy if possible, and assign them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tf_hvd.training.agreement import name_of
 
 
 def named(variables: Sequence[Any]) -> dict[str, Any]:
-    """TensorFlow's variables by their path, or name, and a number where several have it."""
+    """Return TensorFlow's variables by path or name, with a number added to repeated names."""
     found: dict[str, Any] = {}
     seen: set[int] = set()
     for variable in variables:
@@ -37,17 +37,17 @@ class Reader:
         self._read: Callable[[], Sequence[Any]] = tuple
 
     def __call__(self, variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Their values, by name.
+        """Return the values of the variables, by name.
 
-        On the CPU they are the variables' own memory, which who assigns to one leaves as it is as
-        long as somebody has it.
+        On the CPU, a value is the variable's own memory. An assignment to the variable does not
+        change this memory while the value is referenced.
         """
         if self._session is not None:
             values = self._session.run(list(variables.values()))
             return dict(zip(variables, values, strict=True))
         key = tuple(map(id, variables.values()))
         if key != self._key:
-            # Retraced only when there are others: one call, where each reading takes microseconds.
+            # One call reads all variables, because each separate read would take microseconds.
             own = list(variables.values())
             self._key, self._read = key, tf.function(lambda: [v.read_value() for v in own])
         with tf.init_scope():
@@ -56,12 +56,12 @@ class Reader:
 
 
 def _array(tensor: Any) -> np.ndarray:
-    """A tensor's own memory if it lies on the CPU, else a copy."""
+    """Return a tensor's own memory if the tensor is on the CPU, and a copy otherwise."""
     if "GPU" in tensor.backing_device:
         return np.asarray(tensor.numpy())
     try:
         return np.asarray(memoryview(tensor))
-    except (TypeError, ValueError, BufferError):  # bfloat16 and its like: NumPy has no name for it
+    except (TypeError, ValueError, BufferError):  # types that NumPy lacks, such as bfloat16
         same = {1: tf.uint8, 2: tf.uint16}.get(tensor.dtype.size)
         if same is None:
             return np.asarray(tensor.numpy())
@@ -69,7 +69,10 @@ def _array(tensor: Any) -> np.ndarray:
 
 
 def is_same(before: np.ndarray, now: np.ndarray) -> bool:
-    """Whether nobody has assigned to a variable since `before`, which somebody has kept."""
+    """Return whether a variable still has the value `before`.
+
+    `before` must have been referenced since it was read.
+    """
     if before.shape != now.shape or before.dtype != now.dtype:
         return False
     if now.ctypes.data == before.ctypes.data:
@@ -79,7 +82,13 @@ def is_same(before: np.ndarray, now: np.ndarray) -> bool:
 
 
 def assign(session: Any, variables: Mapping[str, Any], values: Mapping[str, np.ndarray]) -> None:
-    """Gives variables values: as `Reader` has read them, or their bytes; session: as there."""
+    """Assign values to variables.
+
+    Args:
+        session: the session with the variables; None in eager mode.
+        variables: the variables, by name.
+        values: the values that `Reader` returned, or their bytes, by name.
+    """
     with tf.init_scope():
         for name, value in values.items():
             variable = variables[name]

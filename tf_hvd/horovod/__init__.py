@@ -1,6 +1,6 @@
-"""What Horovod's modules have and tf_hvd's own API has not.
+"""Names in Horovod's modules that tf_hvd's own API lacks.
 
-Reached under Horovod's names only (tf_hvd.horovod.names). Nothing here is needed in
-new code; names and signatures are those of Horovod 0.28.1, also where they begin with
-an underscore, because scripts use them all the same.
+They are available only under Horovod's module names (tf_hvd.horovod.names). New code does not need
+them. The names and signatures are those of Horovod 0.28.1. They include private names, because
+scripts also use private names.
 """

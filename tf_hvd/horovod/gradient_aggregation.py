@@ -1,7 +1,7 @@
-"""horovod.tensorflow.gradient_aggregation: several backward passes, one reduction.
+"""horovod.tensorflow.gradient_aggregation: one reduction for several backward passes.
 
-`backward_passes_per_step` of the optimizers does not use it; here it is for programs
-that call Horovod's helper themselves. Sums are kept by tf_hvd.training.aggregation.
+This module is for programs that call Horovod's helper themselves. The optimizers'
+`backward_passes_per_step` does not use it. tf_hvd.training.aggregation keeps the sums.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,24 +15,25 @@ __all__ = ["LocalGradientAggregationHelper"]
 
 
 class LocalGradientAggregationHelper:
-    """Adds up the gradients of several passes, reduces the sum, and applies it.
+    """A helper that adds up the gradients of several passes, reduces the sums and applies them.
 
-    Between two steps nothing is applied and nothing counted: `iterations` and
-    `global_step` count updates, where Horovod's count passes.
+    Nothing is applied or counted between two steps. `iterations` and `global_step` therefore count
+    updates; in Horovod they count passes.
 
     Args:
-      backward_passes_per_step: how many passes make a step.
+      backward_passes_per_step: int, number of passes in a step.
       allreduce_func: called with gradients and variables; returns the reduced gradients.
-      sparse_as_dense: turn IndexedSlices into tensors first.
-      average_aggregated_gradients: divide the sums by the number of passes.
-      rank: Horovod's; not used.
-      optimizer_type: Horovod's; not used.
-      process_set: the ranks that train together.
-      scale_local_gradients: divide the gradients of local variables by their number.
-      name: Horovod's; not used.
+      sparse_as_dense: bool, whether to convert IndexedSlices to tensors first.
+      average_aggregated_gradients: bool, whether to divide the sums by the number of passes.
+      rank: Horovod's argument; unused.
+      optimizer_type: Horovod's argument; unused.
+      process_set: the ProcessSet of the ranks that train together.
+      scale_local_gradients: bool, whether to divide the gradients of local variables by the
+        number of ranks.
+      name: Horovod's argument; unused.
 
     Raises:
-      ValueError: `backward_passes_per_step` is not at least 1.
+      ValueError: `backward_passes_per_step` is less than 1.
     """
 
     _OPTIMIZER_TYPE_KERAS = "optimizer_type_keras"
@@ -51,7 +52,9 @@ class LocalGradientAggregationHelper:
         name: str = "",
     ) -> None:
         self._aggregation = GradientAggregation(
-            backward_passes_per_step, average_aggregated_gradients, sparse_as_dense
+            backward_passes_per_step,
+            average=average_aggregated_gradients,
+            sparse_as_dense=sparse_as_dense,
         )
         self._allreduce = allreduce_func
         self._process_set = process_set
@@ -60,19 +63,19 @@ class LocalGradientAggregationHelper:
         self._variables: list[Any] = []
 
     def register_local_var(self, var: Any) -> None:
-        """From now on the gradient of `var` stays on this rank."""
+        """Make `var` a local variable. Each rank keeps its own gradient for it."""
         self._local.register(var)
 
     def compute_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:  # noqa: A002 - the argument is Horovod's
-        """Adds the gradients of one pass.
+        """Add the gradients of one pass.
 
         Args:
-          grads: tensors and None, the same ones in each pass.
-          vars: what they belong to.
+          grads: list of tensors or None, one for each variable; the same variables in every pass.
+          vars: the variables that the gradients belong to.
 
         Returns:
-          With the last pass of a step the reduced sums, before it the sums so far,
-          which `apply_gradients` does not apply.
+          In the last pass of a step, the reduced sums. In earlier passes, the sums so far;
+          `apply_gradients` does not apply them.
         """
         self._variables = list(vars)
         self._complete, sums = self._aggregation.add(list(grads), self._variables)
@@ -87,16 +90,16 @@ class LocalGradientAggregationHelper:
     def apply_gradients(
         self, apply_grads_closure: Callable[[], Any], optimizer: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """Calls the closure with the last pass of a step, and else does nothing.
+        """Call the closure in the last pass of a step; do nothing in earlier passes.
 
         Args:
-          apply_grads_closure: applies what `compute_gradients` returned.
-          optimizer: Horovod's; not used.
-          *args: Horovod's; not used.
-          **kwargs: Horovod's; not used.
+          apply_grads_closure: applies the result of `compute_gradients`.
+          optimizer: Horovod's argument; unused.
+          *args: Horovod's arguments; unused.
+          **kwargs: Horovod's arguments; unused.
 
         Raises:
-          ValueError: `compute_gradients` was not called before.
+          ValueError: `compute_gradients` was not called first.
         """
         if self._complete is None:
             raise ValueError("call compute_gradients() before apply_gradients().")

@@ -1,7 +1,7 @@
 """Small functions that Horovod scripts import from its helper modules.
 
-None of them is needed in new code. The names and signatures are Horovod's; the one
-with an underscore is here because scripts use it all the same.
+New code does not need them. The names and signatures are Horovod's. One name is private, but
+scripts also use it.
 """
 
 import itertools
@@ -13,32 +13,43 @@ import tensorflow as tf
 from tf_hvd.collectives import reduce_ops
 from tf_hvd.core.tensorflow_hooks import tf_variable
 
+__all__ = [
+    "_executing_eagerly",
+    "check_extension",
+    "check_num_rank_power_of_2",
+    "gpu_available",
+    "handle_average_backwards_compatibility",
+    "refs_to_vars",
+    "split_list",
+    "vars_to_refs",
+]
+
 
 def handle_average_backwards_compatibility(op: int | None, average: bool | None) -> int:
-    """The reduce op that `op` and the deprecated `average` mean together.
+    """Return the reduce op that `op` or the deprecated `average` selects.
 
     Raises:
-      ValueError: both are given, or `op` is no reduce op.
+      ValueError: both are given, or `op` is not a reduce op.
     """
     return reduce_ops.resolve(op, average)
 
 
 def check_num_rank_power_of_2(num_rank: int) -> bool:
-    """Whether a number of ranks is a power of two."""
+    """Return whether a number of ranks is a power of two."""
     return num_rank > 0 and num_rank & (num_rank - 1) == 0
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether TensorFlow sees a GPU. The arguments are those of Horovod, and not used."""
+    """Return whether TensorFlow finds a GPU. The arguments are Horovod's and are not used."""
     return bool(tf.config.list_physical_devices("GPU"))
 
 
 def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
-    """Does nothing: the native library was loaded when tf_hvd was imported."""
+    """Do nothing: the native library was loaded when tf_hvd was imported."""
 
 
 def split_list(l: Sequence[Any], n: int) -> list[Any]:  # noqa: E741 - the argument is Horovod's
-    """Cuts a sequence into `n` runs whose lengths differ by one at most, longer ones first.
+    """Divide a sequence into `n` consecutive parts of nearly equal length, longer parts first.
 
     Raises:
       ValueError: `n` is not positive.
@@ -51,19 +62,19 @@ def split_list(l: Sequence[Any], n: int) -> list[Any]:  # noqa: E741 - the argum
 
 
 def vars_to_refs(vars: Any) -> Any:  # noqa: A002 - the argument is Horovod's
-    """Hashable references of variables, as a tuple; of nested lists a tuple of tuples."""
+    """Return hashable references to variables, as a tuple or (for nested lists) nested tuples."""
     if isinstance(vars, list | tuple):
         return tuple(vars_to_refs(variable) for variable in vars)
     return tf_variable(vars).ref()
 
 
 def refs_to_vars(refs: Any) -> Any:
-    """The variables of what `vars_to_refs` returned."""
+    """Return the variables to which the references from `vars_to_refs` refer."""
     if isinstance(refs, list | tuple):
         return [refs_to_vars(ref) for ref in refs]
     return refs.deref()
 
 
 def _executing_eagerly() -> bool:
-    """Whether ops run at once, and not in a graph."""
+    """Return whether TensorFlow runs ops immediately rather than in a graph."""
     return bool(tf.executing_eagerly())

@@ -1,4 +1,4 @@
-"""`horovodrun`: Horovod's command line, served by `tf_hvd run --as-horovod`."""
+"""`horovodrun`: Horovod's command line, implemented by `tf_hvd run --as-horovod`."""
 
 from __future__ import annotations
 
@@ -38,17 +38,20 @@ Available Tensor Operations:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """A parser of all of Horovod's flags; abbreviations are allowed, as there."""
+    """Return a parser for all of Horovod's flags, which may be abbreviated as in Horovod."""
     parser = Parser(
         prog=PROGRAM,
         allow_abbrev=True,
-        description="Horovod's command: starts a Horovod script on several ranks. "
-        "tf_hvd serves it, by `tf_hvd run --as-horovod`.",
+        description="Start a Horovod script on several ranks, with the options of Horovod's "
+        "horovodrun. tf_hvd run --as-horovod starts the job.",
         epilog=f"example: {PROGRAM} -np 4 python train.py",
     )
     parser.add_argument("-v", "--version", action="store_true", help="print the version")
     parser.add_argument(
-        "-cb", "--check-build", action="store_true", help="print what this installation can do"
+        "-cb",
+        "--check-build",
+        action="store_true",
+        help="print which frameworks and features this installation supports",
     )
     for flag in FLAGS:
         _add(parser, flag)
@@ -57,17 +60,17 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def to_run(options: argparse.Namespace, environ: MutableMapping[str, str]) -> list[str]:
-    """Turns parsed flags into the arguments of `tf_hvd run`.
+    """Convert parsed flags to the arguments of `tf_hvd run`.
 
     Args:
-        options: of `make_parser`.
-        environ: gets the variables that flags stand for.
+        options: the options returned by the parser from `make_parser`.
+        environ: the environment. Variables that flags set are added to it.
 
     Returns:
-        The arguments. What has no effect here is told on standard error.
+        The arguments. Flags without an effect are reported on standard error.
 
     Raises:
-        UsageError: a flag asks for what is not there.
+        UsageError: a flag requests an unsupported feature.
     """
     arguments = ["--as-horovod", "--tag-output"]
     launcher_args = []
@@ -96,8 +99,8 @@ def to_run(options: argparse.Namespace, environ: MutableMapping[str, str]) -> li
 
 
 def version() -> str:
-    """What `--version` prints."""
-    # Imported here: only this needs it.
+    """Return the text that `--version` prints."""
+    # Imported here because only this function needs it.
     from tf_hvd.horovod.names import HOROVOD_VERSION
 
     ours = importlib.metadata.version("tf_hvd")
@@ -105,7 +108,7 @@ def version() -> str:
 
 
 def check_build() -> str:
-    """What `--check-build` prints: Horovod's table, of what is there."""
+    """Return the text that `--check-build` prints: Horovod's table of features."""
     loaded = subprocess.run(
         [sys.executable, "-c", "import tf_hvd; print('NCCL', tf_hvd.nccl_built())"],
         stdin=subprocess.DEVNULL,
@@ -134,14 +137,14 @@ def check_build() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs `horovodrun`.
+    """Run `horovodrun`.
 
     Args:
-        arguments: the command line without the program's name; by default this process's own.
+        arguments: the command line without the program's name (default: `sys.argv[1:]`).
 
     Returns:
-        The exit code: the job's own, or 2, with one line on standard error, for what cannot be
-        done as asked.
+        The job's exit code, or 2 after a one-line error on standard error if the request is
+        impossible.
     """
     parser = make_parser()
     options = parser.parse_args(arguments)

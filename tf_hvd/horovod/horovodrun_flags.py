@@ -1,6 +1,6 @@
-"""The flags of Horovod 0.28.1's `horovodrun`, and what becomes of each: data, and no more.
+"""The flags of `horovodrun` in Horovod 0.28.1 and their meaning in tf_hvd. Contains only data.
 
-docs/launcher.md holds this table; a test compares the two.
+docs/launcher.md contains this table; a test compares the two.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Flag:
-    """One flag: its names, what it takes, and what becomes of it, which one of four fields says.
+    """One flag: its names, its argument, and its meaning in one of four fields.
 
-    `option` names the option of `tf_hvd run` that it is; `variable` the environment variable that
-    it sets, to `value` or to what the flag is given times `factor`; `told` says what replaces it,
-    in one line when it is used; `refused` why no job is started with it, and what to do.
+    - `option`: the equivalent option of `tf_hvd run`.
+    - `variable`: the environment variable that the flag sets to `value`, or to the flag's argument
+      times `factor`.
+    - `told`: why the flag has no effect; printed when the flag is used.
+    - `refused`: why the flag is an error, and the fix.
     """
 
     names: tuple[str, ...]
@@ -32,22 +34,22 @@ class Flag:
 
     @property
     def attribute(self) -> str:
-        """What it is called in `horovod.runner._HorovodArgs`."""
+        """The flag's attribute in `horovod.runner._HorovodArgs`."""
         name = self.names[-1].lstrip("-").replace("-", "_")
         return _ATTRIBUTES.get(name, name)
 
     @property
     def meaning(self) -> str:
-        """What becomes of it, for the help and for the docs."""
+        """The flag's meaning, for the help and the docs."""
         if self.option:
-            return f"as `tf_hvd run {self.option}`"
+            return f"same as `tf_hvd run {self.option}`"
         if self.variable:
             unit = f", times {self.factor}" if self.factor != 1 else ""
             return f"sets `{self.variable}`{'=' + self.value if self.value else unit}"
         return f"refused: {self.refused}" if self.refused else f"no effect: {self.told}"
 
 
-# Where Horovod's parser does not call an attribute after the flag.
+# Attributes with names that differ from the flags' names in Horovod's parser.
 _ATTRIBUTES = {
     "network_interface": "nics",
     "slots_per_host": "slots",
@@ -57,23 +59,23 @@ _ATTRIBUTES = {
     "mpi": "use_mpi",
     "jsrun": "use_jsrun",
 }
-_NO_CYCLE = "collectives start when they are ready, there is no timed cycle"
-_NO_CACHE = "agreement needs no cache"
-_NO_LAYERS = "ranks of a node always reduce first; see TF_HVD_NODE_DATA"
-_NO_TUNING = "nothing is tuned while the job runs"
-_ONE_STREAM = "NCCL gets one stream of its own on a GPU"
-_NO_GLOO = "there is no Gloo"
-_NO_TIME = "the log has no times; see --prefix-output-with-timestamp"
+_NO_CYCLE = "collectives start when they are ready, without a timed cycle"
+_NO_CACHE = "tf_hvd agrees on collectives without a cache"
+_NO_LAYERS = "ranks on a node always reduce first; see TF_HVD_NODE_DATA"
+_NO_TUNING = "tf_hvd has no autotuning"
+_ONE_STREAM = "tf_hvd uses one separate NCCL stream per GPU"
+_NO_GLOO = "tf_hvd does not use Gloo"
+_NO_TIME = "log lines have no timestamps; see --prefix-output-with-timestamp"
 
 
 def _switch(name: str, told: str) -> list[Flag]:
     return [Flag((f"--{name}",), told=told), Flag((f"--no-{name}",), told=told)]
 
 
-# Horovod's own order and groups.
+# In the order and groups of Horovod's help.
 FLAGS: tuple[Flag, ...] = (
     Flag(("-np", "--num-proc"), "N", option="-np"),
-    Flag(("--disable-cache",), told="nothing about the hosts is remembered"),
+    Flag(("--disable-cache",), told="tf_hvd caches no checks of hosts"),
     Flag(("--start-timeout",), "SECONDS", option="--start-timeout"),
     Flag(
         ("--network-interfaces", "--network-interface"),
@@ -83,7 +85,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(("--output-filename",), "FOLDER", option="--output-filename"),
     Flag(("--verbose",), option="--verbose"),
-    Flag(("--config-file",), "FILE", refused="give its settings as flags"),
+    Flag(("--config-file",), "FILE", refused="pass its settings as flags"),
     Flag(("-p", "--ssh-port"), "PORT", option="--ssh-port"),
     Flag(("-i", "--ssh-identity-file"), "FILE", option="--ssh-identity-file"),
     Flag(("--fusion-threshold-mb",), "MB", variable="HOROVOD_FUSION_THRESHOLD", factor=1 << 20),
@@ -124,9 +126,9 @@ FLAGS: tuple[Flag, ...] = (
         "SECONDS",
         variable="HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
     ),
-    *_switch("mpi-threads-disable", "MPI is asked for the highest level that it supports"),
+    *_switch("mpi-threads-disable", "tf_hvd requests the highest thread level that MPI supports"),
     Flag(("--mpi-args",), "ARGS", option="--mpi-args"),
-    Flag(("--tcp",), told="MPI's own settings say which network it takes: OMPI_MCA_*, UCX_*, FI_*"),
+    Flag(("--tcp",), told="MPI's own settings select the network: OMPI_MCA_*, UCX_*, FI_*"),
     Flag(("--binding-args",), "ARGS", option="--mpi-args"),
     Flag(("--num-nccl-streams",), "N", told=_ONE_STREAM),
     Flag(("--thread-affinity",), "N", told="the launcher binds ranks to cores; see --binding-args"),
@@ -147,8 +149,8 @@ FLAGS: tuple[Flag, ...] = (
     Flag(("-H", "--hosts"), "HOST:SLOTS,...", option="--hosts"),
     Flag(("-hostfile", "--hostfile"), "FILE", option="--hostfile"),
     Flag(("--host-discovery-script",), "FILE", option="--host-discovery-script"),
-    Flag(("--gloo",), refused=f"{_NO_GLOO}; leave the flag out, MPI serves the job"),
-    Flag(("--mpi",), told="MPI serves every job"),
+    Flag(("--gloo",), refused=f"{_NO_GLOO}; omit the flag to use MPI"),
+    Flag(("--mpi",), told="tf_hvd always uses MPI"),
     Flag(
         ("--jsrun",),
         refused="start the program with jsrun itself",

@@ -1,4 +1,4 @@
-"""horovod.runner.common.util.hosts: which rank goes to which host."""
+"""horovod.runner.common.util.hosts: the assignment of ranks to hosts."""
 
 import itertools
 from collections.abc import Sequence
@@ -11,21 +11,21 @@ __all__ = ["HostInfo", "SlotInfo", "get_host_assignments", "parse_hosts"]
 
 @dataclass(eq=False)
 class HostInfo:
-    """A host, and how many ranks it may hold."""
+    """A host and its number of slots for ranks."""
 
     hostname: str
     slots: int
 
     @staticmethod
     def from_string(host_string: str) -> "HostInfo":
-        """The host of `name:slots`; ValueError for other texts."""
+        """Parse `name:slots`; raise ValueError for any other text."""
         host = ours.parse_entry(host_string.strip(), "HostInfo")
         return HostInfo(host.name, host.slots)
 
 
 @dataclass
 class SlotInfo:
-    """The place of one rank: its host, and its numbers as `rank()` and its like give them."""
+    """The host of one rank, and the rank's numbers, such as the value of `rank()`."""
 
     hostname: str
     rank: int
@@ -36,40 +36,40 @@ class SlotInfo:
     cross_size: int
 
     def to_response_string(self) -> str:
-        """Six numbers and commas: rank, size, local rank, local size, cross rank, cross size."""
+        """Return six comma-separated numbers: rank, size, local rank/size, cross rank/size."""
         numbers = (self.rank, self.size, self.local_rank, self.local_size)
         return ",".join(map(str, (*numbers, self.cross_rank, self.cross_size)))
 
 
 def parse_hosts(hosts_string: str) -> list[HostInfo]:
-    """The hosts of a list such as `node1:4,node2:4`; ValueError for other texts."""
+    """Parse a list of hosts such as `node1:4,node2:4`; raise ValueError for any other text."""
     return [HostInfo.from_string(each) for each in hosts_string.split(",")]
 
 
 def get_host_assignments(
     hosts: Sequence[HostInfo], min_num_proc: int, max_num_proc: int | None = None
 ) -> list[SlotInfo]:
-    """Fills hosts with ranks, one host after the other.
+    """Assign ranks to hosts, filling one host after another.
 
     Args:
-      hosts: where ranks may go.
-      min_num_proc: the fewest ranks.
-      max_num_proc: the most; by default as many as there are slots.
+      hosts: the available hosts.
+      min_num_proc: int, the minimum number of ranks.
+      max_num_proc: int, the maximum number of ranks (default: the number of slots).
 
     Returns:
-      The place of each rank, in the order of ranks. For example, of
-      `get_host_assignments(parse_hosts("a:2,b:1"), 3)` the last is rank 2 on host b, with local
+      A list with the `SlotInfo` of each rank, in rank order. For example, the last element of
+      `get_host_assignments(parse_hosts("a:2,b:1"), 3)` describes rank 2 on host b, with local
       rank 0, cross rank 1 and cross size 2.
 
     Raises:
-      ValueError: there are fewer slots than `min_num_proc`.
+      ValueError: the hosts have fewer slots than `min_num_proc`.
     """
     slots = sum(host.slots for host in hosts)
     size = slots if max_num_proc is None else min(slots, max_num_proc)
     if size < min_num_proc:
         raise ValueError(
-            f"{min_num_proc} processes were requested, but there are slots for {size} only. Ask "
-            "for fewer, or give the hosts more slots."
+            f"{min_num_proc} processes were requested, but there are only {size} slots. Request "
+            "fewer, or give the hosts more slots."
         )
     starts = itertools.accumulate((host.slots for host in hosts), initial=0)
     counts = [

@@ -1,13 +1,14 @@
-"""horovod.keras: where its arguments stand in another order than in horovod.tensorflow.keras."""
+"""horovod.keras: functions with a different argument order than in horovod.tensorflow.keras."""
 
 from typing import Any
 
-from tf_hvd import keras as ours
 from tf_hvd.collectives import reduce_ops
 from tf_hvd.collectives.compression import Compression, Compressor
 from tf_hvd.collectives.powersgd import PowerSGD
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
 from tf_hvd.core.tensorflow_hooks import verbatim
+from tf_hvd.horovod import tf_keras
+from tf_hvd.keras import any_optimizer
 
 __all__ = ["DistributedOptimizer", "PartialDistributedOptimizer", "allreduce"]
 
@@ -26,10 +27,10 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     groups: Any = None,
     **options: Any,
 ) -> Any:
-    """`tf_hvd.keras.DistributedOptimizer`, whose other arguments are taken by keyword."""
+    """Call `tf_hvd.DistributedOptimizer`; pass its remaining arguments by keyword."""
     given = dict(locals())
     more = given.pop("options")
-    return ours.DistributedOptimizer(**given, **more)
+    return any_optimizer.DistributedOptimizer(**given, **more)
 
 
 @verbatim
@@ -48,10 +49,10 @@ def PartialDistributedOptimizer(  # noqa: N802 - Horovod's name
     scale_local_gradients: bool = True,
     **options: Any,
 ) -> Any:
-    """`tf_hvd.keras.PartialDistributedOptimizer`, whose other arguments are taken by keyword."""
+    """Call `tf_hvd.PartialDistributedOptimizer`; pass its remaining arguments by keyword."""
     given = dict(locals())
     more = given.pop("options")
-    return ours.PartialDistributedOptimizer(**given, **more)
+    return any_optimizer.PartialDistributedOptimizer(**given, **more)
 
 
 def allreduce(
@@ -63,10 +64,10 @@ def allreduce(
     op: int | None = None,
     compression: type[Compressor] = Compression.none,
 ) -> Any:
-    """`tf_hvd.keras.allreduce`; `op` counts for more than `average`, which is deprecated."""
+    """Call `allreduce` from horovod.tensorflow.keras; `op` overrides the deprecated `average`."""
     if op is None:
         op = reduce_ops.Average if average else reduce_ops.Sum
-    return ours.allreduce(
+    return tf_keras.allreduce(
         value, name=name, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
         op=op, compression=compression,
     )  # fmt: skip

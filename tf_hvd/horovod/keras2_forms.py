@@ -1,7 +1,8 @@
-"""What Horovod's users write for Keras 2, taken by Keras 3: under Horovod's names only.
+"""Support in Keras 3 for some Keras 2 forms that Horovod scripts use.
 
-`compile(..., experimental_run_tf_function=False)`, which Horovod's lessons and examples have,
-`optimizer.variables()` as a call, and `optimizer.lr`.
+Keras 3 then accepts `optimizer.variables()`, `optimizer.lr`, and
+`compile(..., experimental_run_tf_function=False)`, as in Horovod's tutorials and examples. Only
+programs that use Horovod's module names get this support.
 """
 
 import functools
@@ -18,22 +19,22 @@ _MARK = "_tf_hvd_keras2"
 
 
 class CallableList(list[Any]):
-    """A list that gives itself when it is called, as tf_keras' is."""
+    """A list that returns itself when called, so that `variables()` works as in tf_keras."""
 
     def __call__(self) -> "CallableList":
-        """The list."""
+        """Return the list."""
         return self
 
 
 def accept() -> None:
-    """Makes Keras 3 take them, now or when it is imported; calling it again does nothing."""
+    """Patch Keras 3 now or, if it is not imported yet, on import. Further calls do nothing."""
     wrapt.register_post_import_hook(_patch, "keras")
 
 
 def _patch(keras: Any) -> None:
     _replace(keras.Model, "compile", _compile)
     for name in ("Optimizer", "LossScaleOptimizer", "MultiOptimizer"):
-        if hasattr(keras.optimizers, name):  # the last is younger than Keras 3
+        if hasattr(keras.optimizers, name):  # early Keras 3 has no MultiOptimizer
             _replace(getattr(keras.optimizers, name), "variables", _variables)
     if not hasattr(keras.optimizers.Optimizer, "lr"):
         keras.optimizers.Optimizer.lr = property(_rate, _set_rate)
@@ -52,9 +53,7 @@ def _compile(original: Any) -> Any:
         if _DROPPED in kwargs and gradients.convention() == "horovod":
             del kwargs[_DROPPED]
             if not basics.is_initialized() or basics.rank() == 0:
-                log.warn_once(
-                    "compile(%s=...) is left out: Keras 3 has no such argument.", _DROPPED
-                )
+                log.warn_once("compile(%s=...) is ignored: Keras 3 has no such argument.", _DROPPED)
         return original(self, *args, **kwargs)
 
     setattr(compile_without, _MARK, True)
@@ -74,7 +73,7 @@ def _variables(original: Any) -> Any:
 def _rate(optimizer: Any) -> Any:
     if gradients.convention() != "horovod":
         raise AttributeError(f"{type(optimizer).__name__!r} object has no attribute 'lr'")
-    return tf_variable(optimizer.learning_rate)  # which keras.backend.set_value takes
+    return tf_variable(optimizer.learning_rate)  # keras.backend.set_value accepts it
 
 
 def _set_rate(optimizer: Any, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""horovod.keras.callbacks: Horovod's callbacks for the Keras that `import keras` gives."""
+"""horovod.keras.callbacks: Horovod's callbacks for the Keras that `import keras` imports."""
 
 import functools
 import importlib
@@ -12,7 +12,7 @@ __all__ = [*NAMES]
 
 @functools.cache
 def _best_model_checkpoint(base: type) -> type:
-    """`base`, whose arguments stand in another order in horovod.keras."""
+    """Return a subclass of `base` with the argument order of horovod.keras."""
 
     def __init__(  # noqa: N807 - of the class below
         self: Any,

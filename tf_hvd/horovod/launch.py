@@ -1,4 +1,4 @@
-"""horovod.runner.launch: starts jobs from Python, and as `python -m horovod.runner.launch`."""
+"""horovod.runner.launch: jobs started from Python, or by `python -m horovod.runner.launch`."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from tf_hvd.horovod.horovodrun_flags import FLAGS
 
 __all__ = ["run_commandline"]
 
-# What `horovod.run` is given.
+# The attributes that `horovod.run` accepts as arguments.
 _OF_FUNCTIONS = (
     *("num_proc", "min_num_proc", "max_num_proc", "slots", "reset_limit", "cooldown_range"),
     *("hosts", "hostfile", "host_discovery_script", "start_timeout", "ssh_port"),
@@ -22,18 +22,20 @@ _OF_FUNCTIONS = (
 
 
 def _run(args: Any) -> list[Any] | None:
-    """Starts the job that `horovod.runner._HorovodArgs` describe, and waits for its end.
+    """Start the job that a `horovod.runner._HorovodArgs` describes, and wait until it ends.
 
     Args:
-      args: its `run_func` is called on each rank; without one its `command`, a list of words, is
-        started. The other attributes are those of horovodrun's flags.
+      args: a `_HorovodArgs`. Each rank calls the function `args.run_func`. If that is None, each
+        rank runs `args.command`, a list of words. The other attributes correspond to
+        horovodrun's flags.
 
     Returns:
-      What the function returned on each rank; None for a command.
+      A list of the function's results in rank order; None for a command.
 
     Raises:
-      RuntimeError: the job ended with another exit code than 0.
-      ValueError: an attribute asks for what is not there; for a command, standard error says so.
+      RuntimeError: the job ended with an exit code other than 0.
+      ValueError: an attribute requests an unsupported feature. For a command, the reason is
+        printed on standard error.
     """
     if args.run_func is not None:
         named = {name: getattr(args, name, None) for name in _OF_FUNCTIONS}
@@ -44,18 +46,18 @@ def _run(args: Any) -> list[Any] | None:
         try:
             code = job.wait()
         except KeyboardInterrupt:
-            job.wait()  # the terminal has told it as well
+            job.wait()  # the terminal has interrupted the job too
             raise
     if code:
         raise RuntimeError(
-            f"the job of {' '.join(map(str, args.command))} ended with exit code {code}; its last "
-            "lines on standard error say why."
+            f"the job of {' '.join(map(str, args.command))} ended with exit code {code}; see its "
+            "last lines on standard error for the reason."
         )
     return None
 
 
 def _flags(args: Any) -> Iterator[str]:
-    """The words of horovodrun's command line before the command."""
+    """Yield the flags of horovodrun's command line that correspond to the attributes of `args`."""
     for flag in FLAGS:
         is_nics = flag.attribute == "nics"
         value = _nics(args) if is_nics else getattr(args, flag.attribute, None)
@@ -67,22 +69,22 @@ def _flags(args: Any) -> Iterator[str]:
         elif isinstance(value, list | tuple):
             yield from [name, *map(str, value)]
         else:
-            yield f"{name}={value}"  # which may begin with a dash
+            yield f"{name}={value}"  # the value may begin with a dash
 
 
 def _nics(args: Any) -> str | None:
-    """The network interfaces: Horovod has a set of names, a list, or one text."""
+    """Return the network interfaces as one text; Horovod uses a set, a list or a text."""
     names: Any = args.nics
     return names if names is None or isinstance(names, str) else ",".join(sorted(names))
 
 
 def run_commandline() -> None:
-    """Runs `horovodrun` with this process's arguments, and ends the process if the job failed."""
+    """Run `horovodrun` with this process's arguments, and exit the process if the job failed."""
     code = horovodrun.main()
     if code:
         sys.exit(code)
 
 
-if __name__ == "__main__":  # which has loaded TensorFlow
+if __name__ == "__main__":  # replace this process, which has loaded TensorFlow
     words = tf_hvd_command.command("--horovodrun", *sys.argv[1:])
     os.execv(words[0], words)

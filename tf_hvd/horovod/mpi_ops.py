@@ -1,4 +1,4 @@
-"""horovod.tensorflow.mpi_ops: the ops."""
+"""horovod.tensorflow.mpi_ops: the native ops."""
 
 import inspect
 
@@ -8,7 +8,7 @@ from tf_hvd.core import _native
 __all__ = ["MPI_LIB", "_alltoall_grad"]
 
 MPI_LIB = _native.ops
-"""TensorFlow's wrappers of the ops, `MPI_LIB.horovod_allreduce` and so on."""
+"""TensorFlow's wrappers for the ops: `MPI_LIB.horovod_allreduce` and so on."""
 
 _alltoall_grad = inspect.unwrap(alltoall_gradient)
-"""What computes the gradient of `alltoall`; programs put other code in its place (`__code__`)."""
+"""Computes the gradient of `alltoall`; some programs replace the function's `__code__`."""

@@ -1,7 +1,7 @@
-"""Horovod's module names for this package: a Horovod script runs with no other change.
+"""Horovod's module names for this package, so that Horovod scripts run without changes.
 
-`install_as_horovod()` before the script's imports, or `tf_hvd run --as-horovod`.
-docs/differences.md says where the two behave differently.
+Call `install_as_horovod()` before the script's imports, or use `tf_hvd run --as-horovod`.
+docs/differences.md describes the differences in behaviour.
 """
 
 import importlib
@@ -18,9 +18,10 @@ from tf_hvd.core.absent import ABSENT
 from tf_hvd.launch.job.environment import horovod_path
 
 HOROVOD_VERSION = "0.28.1"
-"""The Horovod whose names these are; scripts read it as `horovod.__version__`."""
+"""The Horovod version that provides the names; scripts read it as `horovod.__version__`."""
 
-# Each of Horovod's modules and where its names are found here, first match wins.
+# Maps each of Horovod's modules to the tf_hvd modules that provide its names. The first match
+# counts.
 _SOURCES: dict[str, tuple[str, ...]] = {
     "horovod": ("tf_hvd.horovod.runner",),
     "horovod.common": (),
@@ -28,7 +29,12 @@ _SOURCES: dict[str, tuple[str, ...]] = {
     "horovod.common.exceptions": ("tf_hvd.core.exceptions",),
     "horovod.common.process_sets": ("tf_hvd.core.process_sets", "tf_hvd.horovod.process_sets"),
     "horovod.common.util": ("tf_hvd.horovod.util",),
-    "horovod.keras": ("tf_hvd.horovod.keras", "tf_hvd.keras"),
+    "horovod.keras": (
+        "tf_hvd.horovod.keras",
+        "tf_hvd.horovod.tf_keras",
+        "tf_hvd.horovod.built",
+        "tf_hvd.keras",
+    ),
     "horovod.keras.callbacks": ("tf_hvd.horovod.keras_callbacks",),
     "horovod.keras.elastic": ("tf_hvd.elastic.fit",),
     "horovod.runner": ("tf_hvd.horovod.runner",),
@@ -36,31 +42,46 @@ _SOURCES: dict[str, tuple[str, ...]] = {
     "horovod.runner.common.util": (),
     "horovod.runner.common.util.hosts": ("tf_hvd.horovod.hosts",),
     "horovod.runner.launch": ("tf_hvd.horovod.launch",),
-    "horovod.tensorflow": ("tf_hvd", "tf_hvd.horovod.helpers", "tf_hvd.horovod.tensorflow"),
+    "horovod.tensorflow": (
+        "tf_hvd",
+        "tf_hvd.horovod.built",
+        "tf_hvd.horovod.helpers",
+        "tf_hvd.horovod.tensorflow",
+    ),
     "horovod.tensorflow.compression": ("tf_hvd.collectives.compression",),
     "horovod.tensorflow.elastic": ("tf_hvd.elastic",),
     "horovod.tensorflow.functions": ("tf_hvd",),
     "horovod.tensorflow.gradient_aggregation": ("tf_hvd.horovod.gradient_aggregation",),
-    "horovod.tensorflow.keras": ("tf_hvd.keras",),
+    "horovod.tensorflow.keras": (
+        "tf_hvd.horovod.tf_keras",
+        "tf_hvd.horovod.built",
+        "tf_hvd.keras",
+    ),
     "horovod.tensorflow.keras.callbacks": ("tf_hvd.horovod.tf_keras_callbacks",),
     "horovod.tensorflow.keras.elastic": ("tf_hvd.elastic.fit",),
-    "horovod.tensorflow.mpi_ops": ("tf_hvd", "tf_hvd.horovod.helpers", "tf_hvd.horovod.mpi_ops"),
-    "horovod.tensorflow.sync_batch_norm": ("tf_hvd.horovod.sync_batch_norm",),
+    "horovod.tensorflow.mpi_ops": (
+        "tf_hvd",
+        "tf_hvd.horovod.built",
+        "tf_hvd.horovod.helpers",
+        "tf_hvd.horovod.mpi_ops",
+    ),
+    "horovod.tensorflow.sync_batch_norm": ("tf_hvd.keras.sync_batch_norm",),
     "horovod.tensorflow.util": ("tf_hvd.horovod.helpers",),
 }
 
 
-# An import of these decides whose names the process uses; launching programs need no TensorFlow.
+# An import of one of these modules selects Horovod's conventions. Programs that only launch jobs do
+# not need TensorFlow.
 _DECIDE = ("horovod.tensorflow", "horovod.keras")
 
 
 def _absent(module: str, name: str) -> str:
-    why = ABSENT.get(name, "docs/differences.md lists what is there")
-    return f"{module} has no {name!r}, because tf_hvd stands in for Horovod: {why}."
+    why = ABSENT.get(name, "check the name against tf_hvd's API: help(tf_hvd)")
+    return f"{module} has no {name!r}, because tf_hvd replaces Horovod here: {why}."
 
 
 def _file_of(module: str) -> str:
-    """The file of one of Horovod's modules: the first that its names come from."""
+    """Return a file for one of Horovod's modules: the file of the first module with its names."""
     for source in _SOURCES[module]:
         spec = importlib.util.find_spec(source)
         if spec is not None and spec.origin is not None:
@@ -69,7 +90,7 @@ def _file_of(module: str) -> str:
 
 
 class _Alias(types.ModuleType):
-    """One of Horovod's modules: its names are looked up where they are defined here."""
+    """One of Horovod's modules. It looks up names in the tf_hvd modules that define them."""
 
     def __getattr__(self, name: str) -> Any:
         full = f"{self.__name__}.{name}"
@@ -83,7 +104,7 @@ class _Alias(types.ModuleType):
         raise AttributeError(_absent(self.__name__, name))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """By name: functions that use Horovod's modules are sent to other processes."""
+        """Pickle the module by name, so that functions that use the module can be pickled."""
         return _imported, (self.__name__,)
 
     def __dir__(self) -> list[str]:
@@ -100,13 +121,13 @@ class _Alias(types.ModuleType):
 
 
 def _imported(name: str) -> types.ModuleType:
-    """One of Horovod's modules, in a process that need not have asked for them."""
+    """Import one of Horovod's modules, after installing Horovod's names if necessary."""
     install_as_horovod()
     return importlib.import_module(name)
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds `horovod` and what lies below it, before any Horovod that is installed."""
+    """A finder for `horovod` and its submodules that comes before any installed Horovod."""
 
     def find_spec(
         self,
@@ -139,27 +160,34 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             importlib.import_module("tf_hvd.horovod.keras2_forms").accept()
 
     def get_code(self, fullname: str) -> types.CodeType | None:
-        """The code of `python -m`: that of the module that stands behind the name."""
+        """Return the code for `python -m`, taken from the module that provides the name."""
         source = next(iter(_SOURCES[fullname]), "")
         loader: Any = getattr(importlib.util.find_spec(source), "loader", None) if source else None
         return None if loader is None else loader.get_code(source)
 
 
 def install_as_horovod() -> None:
-    """Makes `import horovod.tensorflow as hvd` and its like give this package.
+    """Make `import horovod.tensorflow as hvd` and similar imports return this package.
 
-    Covers horovod.tensorflow and horovod.keras with their public submodules, and
-    horovod.common. A Horovod that is installed is not used. Calling it again does
-    nothing.
+    The modules are horovod.tensorflow and horovod.keras with their public submodules, and
+    horovod.common. An installed Horovod is not used. Further calls do nothing.
 
     Raises:
-      ImportError: the real Horovod was imported before.
+      ImportError: the real Horovod has already been imported.
+
+    Example:
+      import tf_hvd
+
+      tf_hvd.install_as_horovod()
+      import horovod.tensorflow as hvd
+
+      hvd.init()
     """
     if any(isinstance(finder, _Finder) for finder in sys.meta_path):
         return
     if "horovod" in sys.modules:
         raise ImportError(
-            "horovod was imported before tf_hvd.install_as_horovod(); call it first in the "
-            "program, or start the program with tf_hvd run --as-horovod."
+            "horovod was imported before tf_hvd.install_as_horovod(); make this call before the "
+            "import, or start the program with tf_hvd run --as-horovod."
         )
     sys.meta_path.insert(0, _Finder())

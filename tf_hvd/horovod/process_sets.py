@@ -1,4 +1,4 @@
-"""horovod.common.process_sets: what the code of a gradient makes of an op's attribute."""
+"""horovod.common.process_sets: a helper that Horovod's gradient functions use."""
 
 from tf_hvd.core import process_sets
 
@@ -6,14 +6,16 @@ __all__ = ["_temp_process_set_object"]
 
 
 def _temp_process_set_object(process_set_id: int) -> process_sets.ProcessSet:
-    """The registered set that has a number, which ops carry.
+    """Return the registered process set with this number. Ops store the number as an attribute.
 
     Raises:
-      ValueError: there is none.
+      ValueError: no process set with this number exists.
     """
     if process_set_id == process_sets.WORLD:
         return process_sets.global_process_set
     known = process_sets.with_number(process_set_id)
     if known is None:
-        raise ValueError(f"there is no process set {process_set_id}.")
+        raise ValueError(
+            f"process set {process_set_id} does not exist; pass a registered set's id."
+        )
     return known

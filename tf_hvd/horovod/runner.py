@@ -1,4 +1,4 @@
-"""`horovod.run` and `horovod.runner`: Horovod's signature, served by `tf_hvd.run`."""
+"""`horovod.run` and `horovod.runner`: Horovod's signature, implemented by `tf_hvd.run`."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -11,9 +11,9 @@ __all__ = ["run"]
 
 
 class _HorovodArgs:
-    """What `horovod.runner.launch._run` takes: an attribute for each of horovodrun's flags.
+    """The argument of `horovod.runner.launch._run`, with an attribute for each horovodrun flag.
 
-    All are None until they are set, but for `num_proc`, which is 1.
+    All attributes are None by default, except `num_proc`, which is 1.
     """
 
     def __init__(self) -> None:
@@ -54,46 +54,51 @@ def run(
     min_np: int | None = None,
     max_np: int | None = None,
 ) -> list[Any]:
-    """Calls a function on several ranks, as `horovod.run` does.
+    """Call a function on several ranks, as `horovod.run` does.
 
-    The ranks' `import horovod` gets tf_hvd. `disable_cache` and `use_mpi` change nothing.
+    On the ranks, `import horovod` imports tf_hvd.
 
     Args:
-      func: what every rank calls, with `args` and `kwargs`.
-      args: its arguments.
-      kwargs: its keyword arguments.
-      num_proc: the number of ranks.
-      min_num_proc: makes the job elastic: it is started again with no less than so many ranks.
-      max_num_proc: the most ranks of an elastic job.
-      slots: of a host that the discovery script prints without a number.
-      reset_limit: how often an elastic job is started again.
-      cooldown_range: two numbers of seconds: how long a host that failed is left out.
-      hosts: `name:slots,...`.
-      hostfile: a file that names the hosts, instead.
-      host_discovery_script: prints the hosts of an elastic job.
-      start_timeout: seconds in which the ranks of this machine must have started.
-      ssh_port: ssh port of the other hosts.
-      ssh_identity_file: private ssh key for the other hosts.
-      disable_cache: without effect: no check of the hosts is remembered.
-      output_filename: a folder for the output of each rank.
-      verbose: prints the launcher's command line.
-      use_gloo: refused: there is no Gloo.
-      use_mpi: without effect: MPI serves every job.
-      mpi_args: more arguments for the launcher.
-      network_interface: `network_interfaces`, in Horovod's older form.
-      network_interfaces: restrict MPI to these interfaces: a list, or names and commas.
-      executable: the Python of the ranks.
-      np: `num_proc`, in Horovod's older form.
-      min_np: `min_num_proc`, in Horovod's older form.
-      max_np: `max_num_proc`, likewise.
+      func: the function that every rank calls, with `args` and `kwargs`.
+      args: tuple or list of positional arguments for the function (default: none).
+      kwargs: dict of keyword arguments for the function (default: none).
+      num_proc: int, the number of ranks (default: 1).
+      min_num_proc: int, the minimum number of ranks. Makes the job elastic: it restarts after a
+        failure.
+      max_num_proc: int, the maximum number of ranks in an elastic job.
+      slots: int, slots per host for hosts that the discovery script prints without a number.
+      reset_limit: int, the maximum number of restarts in an elastic job.
+      cooldown_range: two numbers, the shortest and the longest time to exclude a failed host, in
+        seconds.
+      hosts: the hosts as a string, `name:slots,...` (default: this machine).
+      hostfile: path of a file that lists the hosts, as an alternative to `hosts`.
+      host_discovery_script: path of a script that prints the hosts of an elastic job.
+      start_timeout: seconds within which the ranks on this machine must start (default: no limit).
+      ssh_port: SSH port of the other hosts.
+      ssh_identity_file: path of the private SSH key for the other hosts.
+      disable_cache: no effect, because checks of hosts are never cached.
+      output_filename: path of a folder for the ranks' output.
+      verbose: whether to print the launcher's command line.
+      use_gloo: must not be True, because tf_hvd does not use Gloo.
+      use_mpi: no effect, because tf_hvd always uses MPI.
+      mpi_args: additional arguments for the MPI launcher, as a string.
+      network_interface: Horovod's older name for `network_interfaces`.
+      network_interfaces: the network interfaces that MPI may use, as a list or as comma-separated
+        names.
+      executable: path of the Python that runs the ranks (default: the current Python).
+      np: Horovod's older name for `num_proc`.
+      min_np: Horovod's older name for `min_num_proc`.
+      max_np: Horovod's older name for `max_num_proc`.
 
     Returns:
-      What the function returned on each rank, in the order of the ranks; of an elastic job, on
-      those of its last start.
+      A list of the function's results in rank order. For an elastic job, the results are from the
+      job's last start.
 
     Raises:
-      RankError: a RuntimeError; the function raised on a rank, or a rank gave no result.
-      ValueError: what is asked for is not there, or hosts are given twice.
+      RankError: (a RuntimeError) the function raised an error on a rank, or a rank returned no
+        result.
+      ValueError: an argument requests an unsupported feature, or both `hosts` and `hostfile` are
+        given.
     """
     given = dict(locals())
     _refuse(given)
@@ -113,9 +118,9 @@ def run(
 
 def _refuse(given: Mapping[str, Any]) -> None:
     if given["use_gloo"]:
-        raise ValueError("use_gloo=True: there is no Gloo; leave it out, MPI serves the job.")
+        raise ValueError("use_gloo=True: tf_hvd does not use Gloo; omit it to use MPI.")
     if given["hosts"] is not None and given["hostfile"] is not None:
-        raise ValueError("hosts and hostfile were both given; give one of them.")
+        raise ValueError("hosts and hostfile were both given; pass only one of them.")
 
 
 def _options(given: Mapping[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""horovod.tensorflow: its private parts that scripts use."""
+"""horovod.tensorflow: private names that scripts use."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 _LegacyOptimizer = tf.compat.v1.train.Optimizer
-"""What `DistributedOptimizer` takes for an optimizer of TensorFlow 1."""
+"""The base class of TensorFlow 1 optimizers; `DistributedOptimizer` checks for it."""
 
 
 def _make_allreduce_grads_fn(
@@ -37,10 +37,10 @@ def _make_allreduce_grads_fn(
     groups: Any,
     process_set: ProcessSet,
 ) -> Callable[..., list[Any]]:
-    """A function of gradients and their variables that returns the reduced gradients.
+    """Return a function that takes gradients and their variables and reduces the gradients.
 
-    Arguments and errors are those of `tf_hvd.DistributedGradientTape`. The function's
-    second argument may be left out where `groups` does not name variables.
+    The arguments and errors are the same as for `tf_hvd.DistributedGradientTape`. The variables may
+    be omitted in calls to the function unless `groups` contains variables.
     """
     groups = refs_to_vars(groups) if isinstance(groups, tuple) else groups
     options = ReductionOptions.of_gradients(**about_reduction(locals()))

@@ -1,4 +1,4 @@
-"""horovod.tensorflow.keras.callbacks: Horovod's callbacks for the Keras that `tf.keras` is."""
+"""horovod.tensorflow.keras.callbacks: Horovod's callbacks for the Keras behind `tf.keras`."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ NAMES = (
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
 )
-"""Horovod's callbacks: what `from ... import *` imports, and not those that only tf_hvd has."""
+"""The callbacks that Horovod also has, for `from ... import *`."""
 
 __all__ = [*NAMES]
 

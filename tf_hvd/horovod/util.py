@@ -1,7 +1,8 @@
-"""horovod.common.util: small questions about the installation, and small functions."""
+"""horovod.common.util: functions that describe the installation, and small helpers."""
 
 from tf_hvd.core import basics
 from tf_hvd.core.config import env
+from tf_hvd.horovod.built import ccl_built, ddl_built, gloo_built
 from tf_hvd.horovod.helpers import check_extension, gpu_available, split_list
 
 __all__ = [
@@ -19,34 +20,19 @@ __all__ = [
 ]
 
 EXTENSIONS = ["tensorflow", "torch", "mxnet"]
-"""The frameworks that Horovod serves; `extension_available` says which of them are here."""
+"""The frameworks that Horovod supports; see `extension_available` for tf_hvd's support."""
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether a framework is served: "tensorflow" is, "torch" and "mxnet" are not."""
+    """Return whether tf_hvd supports a framework: True only for "tensorflow"."""
     return ext_base_name == "tensorflow"
 
 
 def mpi_built(verbose: bool = False) -> bool:
-    """See `tf_hvd.mpi_built`."""
+    """Return the result of `tf_hvd.mpi_built`."""
     return basics.mpi_built()
 
 
-def gloo_built(verbose: bool = False) -> bool:
-    """See `tf_hvd.gloo_built`."""
-    return basics.gloo_built()
-
-
 def nccl_built(verbose: bool = False) -> int:
-    """See `tf_hvd.nccl_built`."""
+    """Return the result of `tf_hvd.nccl_built`."""
     return basics.nccl_built()
-
-
-def ddl_built(verbose: bool = False) -> bool:
-    """See `tf_hvd.ddl_built`."""
-    return basics.ddl_built()
-
-
-def ccl_built(verbose: bool = False) -> bool:
-    """See `tf_hvd.ccl_built`."""
-    return basics.ccl_built()

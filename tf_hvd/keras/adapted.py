@@ -1,15 +1,14 @@
-"""Layers with a state that data gives them: alike on all ranks, and made so.
+"""Compare the adapted state of preprocessing layers across ranks, and synchronize it.
 
-Normalization, Discretization, StringLookup, IntegerLookup and TextVectorization take their mean,
-boundaries or vocabulary from `adapt`, from their constructor, or from a file. Ranks that have each
-adapted to its own share train with equal weights on unequal inputs, and predict differently.
+Normalization, Discretization, StringLookup, IntegerLookup and TextVectorization get their mean,
+boundaries or vocabulary from `adapt`, from their constructor, or from a file. If each rank adapts
+a layer to its own share of the data, the ranks train one model on differently scaled inputs.
 
-- Every such layer is noted when it is made (tf_hvd.keras.patches), by a weak reference. Nothing
-  else is hooked: whatever sets the state (`adapt`, `set_vocabulary`, a file, the constructor),
-  the comparison reads the state that the layer has then. A rank may adapt alone; that calls no
-  collective.
-- `fit` and `broadcast_variables` compare digests of all layers that are alive, since a layer may
-  be in a dataset's `map` and in no model. Layers that were made within `unguarded()` are left out.
+- tf_hvd.keras.patches keeps a weak reference to every such layer that is created. No method except
+  the constructor is hooked, because the comparison reads the current state. A layer's own `adapt`
+  therefore calls no collective, and a single rank may call it.
+- `fit` and `broadcast_variables` compare digests of all live layers, including layers that are used
+  only in a dataset's `map`. Layers created within `unguarded()` are excluded.
 - `broadcast_adapted` copies one rank's state, and `adapt` adapts to the data of all ranks.
 """
 
@@ -34,25 +33,25 @@ from tf_hvd.keras.adapted_state import KINDS, kind_of
 from tf_hvd.training import agreement, guard
 
 _numbers = itertools.count()
-# In the order in which they were made.
+# In the order of creation.
 _layers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 _models: weakref.WeakSet[Any] = weakref.WeakSet()
 
 _COMPILED = ("train_function", "test_function", "predict_function")
 _CURE = (
-    "Give all ranks the same state before training: hvd.broadcast_adapted(layers) copies that of "
-    "rank 0, hvd.adapt(layer, dataset) adapts to the data of all ranks."
+    "Give all ranks the same state before training: hvd.broadcast_adapted(layers) copies the "
+    "state of rank 0, hvd.adapt(layer, dataset) adapts to the data of all ranks."
 )
 
 
 def note_layer(layer: Any) -> None:
-    # One that is made in a graph of v1 has its table there, where nobody can read it.
+    # The table of a layer created in a v1 graph is in that graph and cannot be read.
     if tf.executing_eagerly() and not guard.is_unguarded():
         _layers[next(_numbers)] = layer
 
 
 def note_model(model: Any) -> None:
-    """A model is about to compile a function, which will hold the state of its layers."""
+    """Record a model that is about to compile a function with the state of its layers."""
     _models.add(model)
 
 
@@ -62,22 +61,22 @@ def note_model(model: Any) -> None:
 class Layer(NamedTuple):
     kind: str
     family: str
-    """Its name without the number that this process has counted."""
+    """The layer's name without the number that this process appended."""
     name: str
     digest: str
-    """Empty: it has no state yet."""
+    """Digest of the layer's state; empty if the layer does not have a state yet."""
     shown: str
 
 
 def _outermost(known: Sequence[Any]) -> list[Any]:
-    """Those of the layers that are not in another one, as a lookup is in a TextVectorization."""
+    """Drop layers that are inside other layers, such as the lookup in a TextVectorization."""
     pairs = [(layer, compat.lookup_of(layer)) for layer in known]
     inside = {id(lookup) for layer, lookup in pairs if lookup is not layer}
     return [layer for layer in known if id(layer) not in inside]
 
 
 def layers() -> list[Layer]:
-    """All layers of this process that are alive, in the order in which they were made."""
+    """Return the state of all live layers in this process, in the order of their creation."""
     found = []
     with tf.init_scope():
         if not tf.executing_eagerly():
@@ -86,7 +85,7 @@ def layers() -> list[Layer]:
             kind = kind_of(layer)
             try:
                 digest, shown = KINDS[kind].digest(layer)
-            except Exception as error:  # the other ranks wait for what this one says
+            except Exception as error:  # the other ranks wait for this rank's answer
                 digest, shown = "unreadable", f"unreadable ({type(error).__name__}: {error})"
             family = re.sub(r"_\d+$", "", layer.name)
             found.append(Layer(kind, family, layer.name, digest, shown))
@@ -94,9 +93,14 @@ def layers() -> list[Layer]:
 
 
 def _unequal(everyone: Sequence[Sequence[Layer]]) -> tuple[int, int, Layer, Layer | None] | None:
-    """Two places and their layers that should be alike and are not; None if there are none.
+    """Find two ranks with unequal layers.
 
-    The second place has perhaps no layer that could be the first's.
+    Args:
+      everyone: for each rank, its layers.
+
+    Returns:
+      The indices of two ranks in `everyone`, and the unequal layer of each. The second layer is
+      None if the second rank does not have a matching layer. None if all layers are equal.
     """
     for key in dict.fromkeys((each.kind, each.family) for mine in everyone for each in mine):
         lists = [[each for each in mine if (each.kind, each.family) == key] for mine in everyone]
@@ -107,7 +111,7 @@ def _unequal(everyone: Sequence[Sequence[Layer]]) -> tuple[int, int, Layer, Laye
                     if a.digest != b.digest:
                         return fewest, place, a, b
                 continue
-            # This rank has more of them, such as those of a model that it alone evaluates.
+            # This rank has additional layers, for example in a model that only this rank evaluates.
             left = Counter(each.digest for each in mine)
             for each in lists[fewest]:
                 if not left[each.digest]:
@@ -117,10 +121,13 @@ def _unequal(everyone: Sequence[Sequence[Layer]]) -> tuple[int, int, Layer, Laye
 
 
 def check(everyone: Sequence[Sequence[Layer]], process_set: ProcessSet) -> None:
-    """Raises, on all ranks, if their layers are not alike; called on all with the same."""
+    """Raise an error on all ranks if their layers differ.
+
+    All ranks must pass the same arguments.
+    """
     if _unequal(everyone) is None:
         return
-    gc.collect()  # a model that a rank has dropped may be there still, on this rank alone
+    gc.collect()  # a model that all ranks dropped may still exist on one of them
     everyone = allgather_object(layers(), name="adapted_layers", process_set=process_set)
     found = _unequal(everyone)
     if found is None:
@@ -130,16 +137,16 @@ def check(everyone: Sequence[Sequence[Layer]], process_set: ProcessSet) -> None:
     known: Any = sides[0][1] or sides[1][1]
     alike = len({layer and layer.shown for _, layer in sides}) == 1
     told = [f"{_state(layer, known, alike)} on rank {ranks[place]}" for place, layer in sides]
-    raise guard.GuardError(
-        f"{_CURE}\nThe ranks' {known.kind} layer {known.name!r} has different states: "
-        f"{' and '.join(told)}.\nCreate a layer that belongs to one rank only within `with "
-        f"tf_hvd.keras.unguarded():`.\n{guard.OFF}"
+    raise guard.RanksDifferError(
+        f"{_CURE}\nThe {known.kind} layer {known.name!r} has different states on different ranks: "
+        f"{' and '.join(told)}.\nIf only one rank uses the layer, create it within `with "
+        f"tf_hvd.unguarded():`.\n{guard.OFF}"
     )
 
 
 def _state(layer: Layer | None, known: Layer, alike: bool) -> str:
     if layer is None:
-        return "none like it"
+        return "no such layer"
     digest = f", digest {layer.digest[:8]}" * alike
     named = "" if layer.name == known.name else f" ({layer.name!r})"
     return f"{layer.shown}{digest}{named}" if layer.digest else f"not adapted{named}"
@@ -153,8 +160,8 @@ def _follow_variables(broadcast: Sequence[Any]) -> None:
 
 
 def _after_broadcast(process_set: ProcessSet, broadcast: Sequence[Any]) -> None:
-    """Has layers follow their variables, and compares all ranks'; raises as `check` does."""
-    _follow_variables(broadcast)  # by itself: what it holds could not be freed in `check`
+    """Update layers from their variables, and then check that all ranks have equal layers."""
+    _follow_variables(broadcast)  # separate, so that `check` can free the layers that it uses
     if not (agreement.takes_part(process_set) and guard.watches()):
         return
     mine = layers()
@@ -170,7 +177,7 @@ variables.after_broadcast.append(_after_broadcast)
 
 
 def _all_of(given: Any) -> list[Any]:
-    """The layers that are meant."""
+    """The adaptable layers in `given`: a layer, model or FeatureSpace, or a list of them."""
     found = []
     for each in given if isinstance(given, (list, tuple)) else [given]:
         if kind_of(each):
@@ -182,51 +189,59 @@ def _all_of(given: Any) -> list[Any]:
             inside = compat.layers_of(each)
         else:
             raise ValueError(
-                f"{each!r} is no layer that can be adapted ({', '.join(KINDS)}) and no model."
+                f"{each!r} is neither an adaptable layer nor a model. Pass a model, a FeatureSpace "
+                f"or one of these layers: {', '.join(KINDS)}."
             )
         found += [layer for layer in inside if kind_of(layer)]
     return _outermost(list({id(each): each for each in found}.values()))
 
 
 def _forget_compiled(changed: Sequence[Any]) -> None:
-    """Has models compile anew the functions that hold the former state of these layers."""
+    """Make models recompile the functions that contain the old state of these layers."""
     wanted = set(map(id, changed))
     for model in list(_models) if wanted else ():
         if wanted.isdisjoint(map(id, compat.layers_of(model))):
             continue
         for name in _COMPILED:
-            if getattr(model, name, None) is not None:  # Keras may be in a `fit` that calls it
+            if (
+                getattr(model, name, None) is not None
+            ):  # made at once, because a running `fit` may call it
                 getattr(model, f"make_{name}")(force=True)
 
 
 def broadcast_adapted(
-    layers: Any, root_rank: int = 0, process_set: ProcessSet = global_process_set
+    layers: Any, root_rank: int = 0, *, process_set: ProcessSet = global_process_set
 ) -> None:
-    """Gives layers the adapted state (mean, boundaries, vocabulary) that they have on one rank.
+    """Copy the adapted state of layers (mean, boundaries, vocabulary) from one rank to all ranks.
 
-    `broadcast_variables` does not: this state is not in variables, or is copied from them when the
-    layer is adapted. All ranks of the set call it, with the same layers in the same order; they
-    may have been adapted on the root only. Functions that Keras has compiled for models with these
-    layers are compiled again when they are next called. A dataset's `map` and a `tf.function` of
-    your own keep the former state: make them after this call.
+    `broadcast_variables` does not copy this state, because layers do not read it from variables
+    when they run. All ranks of the set must call this function with the same layers in the same
+    order. Only the root rank needs to adapt the layers.
+
+    Keras functions already compiled for models with these layers are recompiled the next time they
+    run. A dataset's `map` and your own `tf.function` keep the old state, so create them after
+    calling `broadcast_adapted`.
 
     Example:
       layer = keras.layers.Normalization()
       if hvd.rank() == 0:
-          layer.adapt(data)
+          layer.adapt(np.arange(6.0).reshape(3, 2))
       hvd.broadcast_adapted(layer)
 
     Args:
-      layers: a Normalization, Discretization, StringLookup, IntegerLookup or TextVectorization of
-        Keras 3 or tf_keras, a model for all of them inside, a FeatureSpace that all ranks have
-        adapted, or a list of these.
-      root_rank: the rank whose state counts, as numbered in the job even for a process set.
-      process_set: who takes part.
+      layers: a Normalization, Discretization, StringLookup, IntegerLookup or TextVectorization
+        layer from Keras 3 or tf_keras. Models with such layers, FeatureSpaces that all ranks have
+        adapted, and lists of these are also accepted.
+      root_rank: rank that provides the state. This is its rank in the whole job, even if
+        `process_set` is smaller.
+      process_set: the ranks that get the state; it must contain `root_rank`.
 
     Raises:
-      ValueError: on all ranks: the root has not adapted a layer that another rank has; the ranks
-        gave different layers, or layers whose shapes do not fit together; `root_rank` is not in
-        the set. On this rank: something that is no such layer; `init` was not called.
+      ValueError: `layers` contains an object without layers. Raised on this rank only.
+      ValueError: `root_rank` is not in the set, or the ranks' layers or shapes are incompatible.
+        Raised on all ranks.
+      ValueError: a layer is adapted on another rank but not on the root rank. Raised on all ranks.
+      NotInitializedError: `init` was not called.
     """
     mine = _all_of(layers)
     is_root = basics.rank() == root_rank
@@ -240,7 +255,8 @@ def broadcast_adapted(
     ranks = list(process_set.ranks or ())
     if root_rank not in ranks:
         raise ValueError(
-            f"broadcast_adapted: root_rank={root_rank} is not among the ranks {ranks}."
+            f"broadcast_adapted: root_rank={root_rank} is not in the process set, which has the "
+            f"ranks {ranks}."
         )
     root = everyone[ranks.index(root_rank)]
     _check_alike(root, everyone, root_rank, ranks)
@@ -255,27 +271,27 @@ def broadcast_adapted(
 def _check_alike(
     root: Sequence[Any], everyone: Sequence[Sequence[Any]], root_rank: int, ranks: Sequence[int]
 ) -> None:
-    """Raises unless all ranks' layers can have the root's state."""
+    """Raise an error unless all ranks' layers are compatible with the root rank's state."""
     for rank, theirs in zip(ranks, everyone, strict=True):
         if len(theirs) != len(root):
             raise ValueError(
-                f"broadcast_adapted: {len(root)} layers on rank {root_rank}, {len(theirs)} on "
-                f"rank {rank}. Give the same layers on all ranks."
+                f"broadcast_adapted: rank {root_rank} passed {len(root)} layers, rank {rank} "
+                f"passed {len(theirs)}. Pass the same layers on all ranks."
             )
         for (name, fixed, digest, _), (other, theirs_fixed, there, _) in zip(
             root, theirs, strict=True
         ):
             if there and not digest:
                 raise ValueError(
-                    f"broadcast_adapted: layer {name!r} is not adapted on rank {root_rank}, but is "
-                    f"on rank {rank} ({other!r}). Adapt it on rank {root_rank}, or name another "
-                    "root_rank."
+                    f"broadcast_adapted: layer {name!r} is not adapted on rank {root_rank}, but "
+                    f"layer {other!r} on rank {rank} is. Adapt the layer on rank {root_rank}, or "
+                    "pass another root_rank."
                 )
             if not _fit_together(fixed, theirs_fixed):
                 raise ValueError(
-                    f"broadcast_adapted: layer {name!r} of rank {root_rank} and layer {other!r} of "
-                    f"rank {rank} do not fit together: {_fixed(fixed)}, {_fixed(theirs_fixed)}. "
-                    "Make the same layers on all ranks, and give them in the same order."
+                    f"broadcast_adapted: layer {name!r} on rank {root_rank} and layer {other!r} on "
+                    f"rank {rank} are incompatible: {_fixed(fixed)} and {_fixed(theirs_fixed)}. "
+                    "Create the same layers on all ranks, and pass them in the same order."
                 )
 
 
@@ -286,44 +302,47 @@ def _fit_together(one: tuple[str, bool, Any], other: tuple[str, bool, Any]) -> b
 
 def _fixed(fixed: tuple[str, bool, Any]) -> str:
     kind, given, shape = fixed
-    made = " with the state in the constructor" * given
-    return f"{kind}{made}" + ("" if shape is None else f" of {shape}")
+    shaped = kind if shape is None else f"{kind} of shape {shape}"
+    return shaped + ", with its state passed to the constructor," * given
 
 
 def adapt(
     layer: Any,
     data: Any,
+    *,
     process_set: ProcessSet = global_process_set,
     steps: int | None = None,
 ) -> None:
-    """Adapts a layer to the data of all ranks together: the same state, bit for bit, on all.
+    """Adapt a layer to the data of all ranks. The state is bitwise identical on all ranks.
 
-    Each rank gives its own share, also an uneven or empty one, and all ranks of the set call it.
-    The state is that of one process with the data of all ranks:
+    All ranks of the set must call this function, each with its own share of the data. Shares may be
+    uneven or empty. The state is the same as in one process with the data of all ranks:
 
-    - Normalization: mean and variance of all elements, computed in float64.
-    - StringLookup, IntegerLookup, TextVectorization (with ngrams, max_tokens and tf_idf): counts
-      are added up, and Keras makes the vocabulary of the sums.
-    - Discretization: quantiles of the merged summaries; within the layer's `epsilon`, as in one
-      process. Exact where each rank has fewer than 1 / epsilon elements.
+    - Normalization: the mean and variance of all elements, computed in float64.
+    - StringLookup, IntegerLookup and TextVectorization: a vocabulary made from the token counts of
+      all ranks. Options such as ngrams, max_tokens and tf_idf are supported.
+    - Discretization: quantiles of all elements, within the layer's `epsilon` as in one process.
+      The quantiles are exact if each rank has fewer than 1 / epsilon elements.
 
-    Functions that Keras has compiled are treated as by `broadcast_adapted`.
+    Keras functions already compiled for models with this layer are recompiled the next time they
+    run.
 
     Example:
+      texts = tf.data.Dataset.from_tensor_slices(["one", "two", "two", "three"])
       layer = keras.layers.TextVectorization(max_tokens=10_000)
       hvd.adapt(layer, hvd.shard(texts, uneven="keep").batch(256))
 
     Args:
-      layer: a layer of these kinds, of Keras 3 or tf_keras, or a FeatureSpace.
-      data: this rank's data, as the layer's own `adapt` takes them: a batched dataset, an array.
-      process_set: who takes part.
-      steps: how many batches of the data are read; None: all. Not for a FeatureSpace.
+      layer: one of the layers above, from Keras 3 or tf_keras, or a FeatureSpace.
+      data: this rank's data: a batched dataset or an array, as for the layer's own `adapt`.
+      process_set: the ranks that provide data and get the state.
+      steps: number of batches to read on each rank. Default None: all. Ignored for a FeatureSpace.
 
     Raises:
-      ValueError: the layer is of another kind; or, on all ranks: there are no data on any rank, or
-        their shapes do not fit together.
-      RuntimeError: another rank could not read its data; the text says why.
-      Exception: what reading this rank's data has raised.
+      ValueError: `layer` is neither an adaptable layer nor a FeatureSpace. Raised on all ranks: no
+        rank has data, or the shapes of the ranks' data are incompatible.
+      RuntimeError: another rank could not read its data; the message includes that rank's error.
+      Exception: any error that occurs while this rank reads its data.
       tf.errors.FailedPreconditionError: `init` was not called.
     """
     name = kind_of(layer)
@@ -332,13 +351,13 @@ def adapt(
         return
     if not name:
         raise ValueError(
-            f"hvd.adapt takes {', '.join(KINDS)} or a FeatureSpace, not {type(layer).__name__}. "
-            "Adapt it to the same data on all ranks, or broadcast its state yourself."
+            f"hvd.adapt supports {', '.join(KINDS)} and FeatureSpace, not {type(layer).__name__}. "
+            "Adapt this layer to the same data on all ranks, or broadcast its state yourself."
         )
     mine, failed = None, None
     try:
         mine = KINDS[name].measure(layer, data, steps)
-    except Exception as error:  # whatever the data raise: the other ranks wait
+    except Exception as error:  # reading may raise any error, and the other ranks wait
         failed = error
     told = (name, None if failed is None else error_text.of(failed), mine)
     everyone = allgather_object(told, name="adapt", process_set=process_set)
@@ -348,7 +367,10 @@ def adapt(
         if text is not None:
             raise RuntimeError(f"adapt: rank {rank} could not read its data: {text}")
         if kind != name:
-            raise ValueError(f"adapt: the layer is a {name} here and a {kind} on rank {rank}.")
+            raise ValueError(
+                f"adapt: the ranks passed different layers: {name} on this rank, {kind} on rank "
+                f"{rank}. Pass the same layer on all ranks."
+            )
     KINDS[name].merge(layer, [share for _, _, share in everyone])
     _forget_compiled([layer])
 

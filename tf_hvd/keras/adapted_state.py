@@ -1,7 +1,7 @@
-"""What adapted layers have: read, written, and measured in a rank's data, by their kind.
+"""Read, write and compute the state of adapted layers, for each kind of layer.
 
-Of Normalization, Discretization, StringLookup, IntegerLookup and TextVectorization of Keras 3 and
-tf_keras. Tokens are compared and sent as the lookup table has them, bytes or integers.
+The kinds are Normalization, Discretization, StringLookup, IntegerLookup and TextVectorization, of
+Keras 3 and tf_keras. Tokens are compared and sent as stored in the lookup table: bytes or integers.
 """
 
 import functools
@@ -17,12 +17,13 @@ import tensorflow as tf
 from tf_hvd.core.tensorflow_hooks import on_host, tf_variable
 from tf_hvd.keras import compat
 
-# By the table: its size when it was read, and the digest of its tokens, of which there may be many.
+# For each table, its size when it was read and the digest of its tokens. Cached, because a table
+# may have many tokens.
 _digests: weakref.WeakKeyDictionary[Any, tuple[int, str]] = weakref.WeakKeyDictionary()
 
 
 def _is_keras_3(target: Any) -> bool:
-    """Whether an object's class is of Keras 3, or derived from one that is."""
+    """Whether an object's class is a Keras 3 class or a subclass of one."""
     return any(kind.__module__.partition(".")[0] == "keras" for kind in type(target).__mro__)
 
 
@@ -31,7 +32,7 @@ def _array(value: Any) -> np.ndarray:
 
 
 def _tokens(lookup: Any) -> np.ndarray:
-    """The vocabulary without special tokens, in its order: bytes or integers."""
+    """The vocabulary in order, without special tokens, as an array of bytes or integers."""
     table = lookup.lookup_table
     with on_host():
         if int(table.size()) == 0:
@@ -43,27 +44,27 @@ def _tokens(lookup: Any) -> np.ndarray:
 
 class _Normalization:
     def is_given(self, layer: Any) -> bool:
-        """Whether the state came with the constructor, and cannot be adapted."""
+        """Whether the state came from the constructor, and therefore cannot be adapted."""
         return layer.input_mean is not None
 
     def shape(self, layer: Any) -> Any:
-        """What must be equal on all ranks, where the layer has it already."""
+        """The layer's shape, which must be the same on all ranks; None if it is not known yet."""
         if self.is_given(layer):
             return np.shape(layer.input_mean)
         return tuple(layer.adapt_mean.shape) if layer.built else None
 
     def _used(self, layer: Any) -> list[np.ndarray]:
-        """The numbers that `call` uses, which are constants, not the variables."""
+        """The mean and variance that `call` uses, which are constants rather than variables."""
         if self.is_given(layer):
             return [np.asarray(layer.input_mean), np.asarray(layer.input_variance)]
         if getattr(layer, "mean", None) is None:
             return []
-        if not hasattr(layer.mean, "numpy"):  # it was built in a graph
+        if not hasattr(layer.mean, "numpy"):  # the layer was built in a graph
             return [_array(layer.adapt_mean), _array(layer.adapt_variance)]
         return [_array(layer.mean), _array(layer.variance)]
 
     def digest(self, layer: Any) -> tuple[str, str]:
-        """Of the state, and a text that shows some of it; empty if it has none."""
+        """The state's digest and a text with part of the state; both are empty without a state."""
         used = self._used(layer)
         if not used or not (self.is_given(layer) or used[0].any() or (used[1] != 1).any()):
             return "", ""
@@ -95,7 +96,7 @@ class _Normalization:
         layer.finalize_state()
 
     def follow_variables(self, layer: Any) -> bool:
-        """Has `call` use what the variables are now; whether that is something else."""
+        """Make `call` use the variables' current values; return True if this changes the state."""
         if self.is_given(layer) or not layer.built:
             return False
         before = self.digest(layer)
@@ -103,11 +104,11 @@ class _Normalization:
         return self.digest(layer) != before
 
     def measure(self, layer: Any, data: Any, steps: int | None) -> Any:
-        """Of this rank's data: the shape, how many there are, their mean and squared deviations."""
+        """The shape, count, mean and squared deviations of this rank's data."""
         if self.is_given(layer):
             raise ValueError(
-                f"layer {layer.name!r} was made with mean= and variance=, which adapt cannot "
-                "change; leave them out."
+                f"adapt cannot change the state of layer {layer.name!r}, because it was created "
+                "with mean= and variance=. Remove these arguments."
             )
         shape: tuple[int, ...] | None = None
         total: _Moments | None = None
@@ -120,31 +121,31 @@ class _Normalization:
         return shape, total
 
     def merge(self, layer: Any, shares: Sequence[Any]) -> None:
-        """Gives the layer the state of all ranks' data."""
+        """Set the layer's state from the measurements of all ranks."""
         shares = [share for share in shares if share[1] is not None]
         shapes = sorted({shape for shape, _ in shares})
         if len(shapes) != 1:
             raise ValueError(
-                f"adapt: layer {layer.name!r} got no data on any rank."
+                f"adapt: layer {layer.name!r} got no data on any rank. Pass data on at least one."
                 if not shapes
                 else f"adapt: the ranks' data for layer {layer.name!r} have different shapes along "
-                f"the axes {layer.axis}: {', '.join(map(str, shapes))}."
+                f"the axes {layer.axis}: {', '.join(map(str, shapes))}. Pass data of one shape."
             )
         count, mean, squares = functools.reduce(_combined, [total for _, total in shares])
-        # What Keras itself does around it: building, checks, what it remembers.
+        # Keras' own steps before and after the computation: building, checks and bookkeeping.
         type(layer).adapt(layer, np.zeros(shapes[0], np.float32))
         for variable, value in (
             (layer.adapt_mean, mean),
             (layer.adapt_variance, squares / count),
         ):
             variable.assign(value.astype(tf.as_dtype(variable.dtype).as_numpy_dtype))
-        if int(_array(layer.count)):  # Keras 3 leaves it at 0
+        if int(_array(layer.count)):  # in Keras 3 the count stays 0
             layer.count.assign(count)
         layer.finalize_state()
 
 
 class _Moments(NamedTuple):
-    """How many values there are, their mean, and the sum of squared deviations from it."""
+    """The number of values, their mean, and the sum of their squared deviations from the mean."""
 
     number: int
     mean: np.ndarray
@@ -170,11 +171,11 @@ def _combined(a: _Moments | None, b: _Moments | None) -> _Moments | None:
 
 
 def _batches(layer: Any, data: Any) -> Iterator[Any]:
-    """The batches that the layer's own `adapt` would see."""
+    """Yield the batches that the layer's own `adapt` would read."""
     keras_3 = _is_keras_3(layer)
     if isinstance(data, tf.data.Dataset):
         spec = data.element_spec[0] if isinstance(data.element_spec, tuple) else data.element_spec
-        if keras_3 and spec.shape.rank == 1:  # it is not batched, to Keras 3
+        if keras_3 and spec.shape.rank == 1:  # Keras 3 treats such data as unbatched
             data = data.batch(128)
         found: Iterable[Any] = data
     elif isinstance(data, np.ndarray) or tf.is_tensor(data):
@@ -190,18 +191,18 @@ def _batches(layer: Any, data: Any) -> Iterator[Any]:
 
 
 def _listed(boundaries: Any) -> Any:
-    """A program may have given an array, which has no truth value."""
+    """The boundaries; an empty tuple for None."""
     return () if boundaries is None else boundaries
 
 
 class _Discretization:
-    """Of a Discretization: the boundaries, and the summary of quantiles that gives them."""
+    """State of a Discretization: the boundaries, and the summary they are computed from."""
 
     def is_given(self, layer: Any) -> bool:
         return layer.num_bins is None
 
     def shape(self, layer: Any) -> Any:
-        """Any two fit together."""
+        """Return None, because any two states are compatible."""
 
     def digest(self, layer: Any) -> tuple[str, str]:
         boundaries = np.asarray([float(each) for each in _listed(layer.bin_boundaries)])
@@ -237,24 +238,26 @@ class _Discretization:
         return np.zeros([2, 0], np.float32) if summary is None else _array(summary)
 
     def merge(self, layer: Any, shares: Sequence[Any]) -> None:
-        """Gives the layer the state of all ranks' data.
+        """Set the layer's state from the summaries of all ranks.
 
-        The summaries are put side by side, without Keras' compression, which loses accuracy.
+        The summaries are concatenated without Keras' compression, which would lose accuracy.
         """
         together = np.concatenate(shares, axis=1)
         if not together.size:
-            raise ValueError(f"adapt: layer {layer.name!r} got no data on any rank.")
+            raise ValueError(
+                f"adapt: layer {layer.name!r} got no data on any rank. Pass data on at least one."
+            )
         self._set_summary(layer, together[:, np.argsort(together[0], kind="stable")])
         layer.finalize_state()
 
 
 class _Lookup:
-    """Of StringLookup, IntegerLookup and TextVectorization: tokens, and weights of tf_idf."""
+    """State of a StringLookup, IntegerLookup or TextVectorization: tokens and tf_idf weights."""
 
     _TABLES = ("token_counts", "token_document_counts")
 
     def is_given(self, layer: Any) -> bool:
-        """Whether the vocabulary came with the constructor makes no difference."""
+        """Return False, because a vocabulary from the constructor is treated like any other."""
         return False
 
     def shape(self, layer: Any) -> Any:
@@ -288,10 +291,10 @@ class _Lookup:
         if weights is None:
             lookup.set_vocabulary(tokens)
         else:
-            # Keras fills up what stands before the tokens, by another rounding than `adapt`.
+            # Keras prepends padding to the weights, and rounds them differently from `adapt`.
             lookup.set_vocabulary(tokens, weights[: len(tokens)])
             lookup.idf_weights.assign(weights)
-        if lookup.input_vocabulary is not None:  # of which Keras saves no more than this
+        if lookup.input_vocabulary is not None:  # Keras saves only this
             texts = [
                 t if np.issubdtype(type(t), np.integer) else tf.compat.as_text(t) for t in tokens
             ]
@@ -299,7 +302,7 @@ class _Lookup:
         lookup.finalize_state()
 
     def measure(self, layer: Any, data: Any, steps: int | None) -> Any:
-        """How often each token is in this rank's data, and in how many of its documents."""
+        """Count how often, and in how many documents, each token occurs in this rank's data."""
         lookup = compat.lookup_of(layer)
         _count(layer, data, steps)
         tables = [getattr(lookup, name, None) for name in self._TABLES]
@@ -330,9 +333,9 @@ class _Lookup:
 
 
 def _count(layer: Any, data: Any, steps: int | None) -> None:
-    """Keras' own `adapt`, up to where it makes a state of what it has counted."""
+    """Run Keras' `adapt` without its last step, which computes the state from the counts."""
     layer.reset_state()
-    if _is_empty(data):  # which tf_keras refuses
+    if _is_empty(data):  # tf_keras raises an error for empty data
         return
     layer.finalize_state = lambda: None
     try:
@@ -344,7 +347,7 @@ def _count(layer: Any, data: Any, steps: int | None) -> None:
 def _is_empty(data: Any) -> bool:
     try:
         return len(data) == 0
-    except TypeError:  # nobody knows
+    except TypeError:  # the length is not known
         return False
 
 
@@ -370,5 +373,5 @@ KINDS: dict[str, Any] = {
 
 
 def kind_of(layer: Any) -> str:
-    """Which of KINDS the layer is of; empty if it is not."""
+    """The key in KINDS for the layer's class; empty if the layer is not adaptable."""
     return next((name for name in compat.library_classes(layer) if name in KINDS), "")

@@ -1,27 +1,27 @@
-"""All that tf_hvd knows of the inside of Keras; nothing else in it does.
+"""The only tf_hvd module that uses private names in Keras.
 
-Two Kerases are served: Keras 3 (`keras`) and Keras 2 (`tf_keras`), the latter with
-its present optimizers and the older `optimizers.legacy`. What is hooked:
+It supports two versions of Keras: Keras 3 (`keras`) and Keras 2 (`tf_keras`). In tf_keras, it
+supports both current optimizers and those in `optimizers.legacy`. tf_hvd hooks into these methods:
 
-- Keras 3: `_clip_gradients` of the optimizer. Keras calls it exactly once in each
-  update, after unscaling and accumulation, before clipping and weight decay. It is
-  given no variables; `_backend_apply_gradients`, which calls it, is, and `apply` sees
-  which gradients are None. What is put around each is in tf_hvd.keras.update_hooks.
-- tf_keras: `aggregate_gradients` (`_aggregate_gradients` of a legacy optimizer), made
-  for this purpose: after unscaling, before clipping and before LossScaleOptimizer
-  looks whether they are finite.
-- Classes: LossScaleOptimizer.check_finite, Trainer._resolve_auto_jit_compile,
-  and what is public: the `apply` of all optimizers, CallbackList, `fit` and
-  `train_on_batch`, BatchNormalization's `call`, ModelCheckpoint's `on_` methods,
-  ProgbarLogger's `set_params` (tf_hvd.keras.patches, .callbacks).
+- Keras 3 optimizers: `_clip_gradients`. Keras calls this method exactly once per update, after
+  unscaling and accumulation, and before clipping and weight decay. Its arguments do not include the
+  variables, so tf_hvd.keras.update_hooks also wraps the caller, `_backend_apply_gradients`. The
+  method `apply` is wrapped too, because only `apply` sees which gradients are None.
+- tf_keras optimizers: `aggregate_gradients` (`_aggregate_gradients` in a legacy optimizer), which
+  exists for this purpose. This method runs after unscaling, before clipping, and before
+  LossScaleOptimizer checks whether gradients are finite.
+- Other classes: LossScaleOptimizer.check_finite, Trainer._resolve_auto_jit_compile, and public
+  methods. These are `apply` in all optimizers, CallbackList, `fit`, `train_on_batch`,
+  BatchNormalization's `call`, ModelCheckpoint's `on_` methods, and ProgbarLogger's `set_params`.
+  See tf_hvd.keras.patches and tf_hvd.keras.callbacks.
 
-`missing_hooks` names what a later Keras no longer has, when it is imported.
+`missing_hooks` lists the methods that the imported Keras version does not have.
 """
 
 import contextlib
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -29,7 +29,7 @@ import tensorflow as tf
 from tf_hvd.core.tensorflow_hooks import enclosing_graphs, global_generator, tf_variable
 from tf_hvd.keras import hooks
 
-# What these callbacks remember of the epochs, and must not forget in a resume.
+# The attributes of these callbacks to restore when training resumes.
 REMEMBERED = {
     "EarlyStopping": ("best", "best_epoch", "best_weights", "stopped_epoch", "wait"),
     "ModelCheckpoint": (
@@ -39,42 +39,42 @@ REMEMBERED = {
         "_last_batch_seen",
     ),
     "ReduceLROnPlateau": ("best", "cooldown_counter", "wait"),
-    # Whether weights and averages have changed places when the backup is made.
+    # Whether weights and averages are swapped when the backup is made.
     "SwapEMAWeights": ("_ema_weights_in_model",),
 }
 KERAS, TF_KERAS, LEGACY = "keras", "tf_keras", "tf_keras legacy"
-# What an optimizer of each kind must have, to be hooked.
+# The attributes that an optimizer of each kind needs for the hooks.
 HOOKS = {
     KERAS: ("apply", "_backend_apply_gradients", "_clip_gradients"),
     TF_KERAS: ("apply_gradients", "aggregate_gradients"),
     LEGACY: ("apply_gradients", "_aggregate_gradients"),
 }
-# Names of the graph's requests must not hold Keras' names of optimizers ("adam_1"),
-# which a process counts for itself. The slash makes it a scope of its own.
+# Request names in a graph must not contain Keras' optimizer names ("adam_1"), because each process
+# numbers optimizers separately. The slash creates a separate scope.
 SCOPE = "tf_hvd/"
-# What Keras asks of callbacks that are not its own; without it tf_keras converts the logs.
+# Keras reads this attribute of callbacks from other libraries; without it tf_keras converts logs.
 CALLBACK_TRAITS = {"_supports_tf_logs": True}
-# What tf_keras asks each callback of a `fit`; Keras 3's do not have it.
+# tf_keras reads this attribute of every callback in a `fit`; Keras 3 callbacks do not have it.
 ASKED_BY_TF_KERAS = "_implements_train_batch_hooks"
-# Methods that make an update, the outermost first.
+# Methods that make an update, outermost first.
 UPDATING = {
     KERAS: ("apply_gradients", "apply", "_backend_apply_gradients"),
     TF_KERAS: ("apply_gradients",),
     LEGACY: ("apply_gradients",),
 }
-# Methods that take gradients and variables as two lists; the others take pairs.
+# Methods that take gradients and variables as two lists; the other methods take pairs.
 OF_LISTS = ("apply", "_backend_apply_gradients")
-# By these a program says that it has reduced the gradients, as do Keras' wrappers.
+# Arguments with which a program, or a wrapper in Keras, declares the gradients already reduced.
 REDUCED = {"experimental_aggregate_gradients": False, "skip_gradients_aggregation": True}
-# What of tf_keras returns pairs of gradients and variables: of the present optimizers, of the
-# older ones.
+# Methods in tf_keras that return pairs of gradients and variables: first the method of current
+# optimizers, then that of legacy optimizers.
 COMPUTING = ("compute_gradients", "_compute_gradients")
 
 
 def kind_of(optimizer: Any) -> str | None:
-    """Which of HOOKS the optimizer has; None if it is not one of Keras' at all."""
+    """The key in HOOKS for the optimizer's kind; None if it is not a Keras optimizer."""
     if isinstance(optimizer, type):
-        return None  # a class that was not called
+        return None  # a class, not an instance
     for kind, names in HOOKS.items():
         if all(callable(getattr(optimizer, name, None)) for name in names):
             return kind
@@ -82,9 +82,9 @@ def kind_of(optimizer: Any) -> str | None:
 
 
 def inner_optimizers(optimizer: Any) -> list[Any] | None:
-    """Those that a LossScaleOptimizer or MultiOptimizer hands on to; None: it is neither.
+    """The optimizers inside a LossScaleOptimizer or MultiOptimizer; None for other optimizers.
 
-    Those of a MultiOptimizer with a function for a map come when it is built.
+    A MultiOptimizer that maps variables by a function has no inner optimizers until it is built.
     """
     inner = getattr(optimizer, "inner_optimizer", None)
     if inner is not None:
@@ -102,10 +102,10 @@ def leaves(optimizer: Any) -> Iterator[Any]:
 
 
 def variables_of(optimizer: Any) -> list[Any]:
-    """All variables of a Keras optimizer; a method, a property or both, by its version."""
+    """All variables of an optimizer from Keras 3 or tf_keras."""
     variables = optimizer.variables
     found = list(variables() if callable(variables) else variables)
-    # tf_keras does not list it.
+    # tf_keras does not list the learning rate.
     rate = tf_variable(getattr(optimizer, "learning_rate", None))
     if isinstance(rate, tf.Variable) and all(tf_variable(v) is not rate for v in found):
         found.append(rate)
@@ -119,18 +119,18 @@ def innermost(optimizer: Any) -> Any:
 
 
 def own_sums(optimizer: Any) -> list[Any]:
-    """Keras 3's sums of gradients of an update that is not complete: each rank's own."""
+    """Keras 3's partial gradient sums for an incomplete update, which are local to each rank."""
     sums = (getattr(leaf, "_accumulated_gradients", None) for leaf in leaves(optimizer))
     return [variable for found in sums for variable in found or ()]
 
 
 def grows(optimizer: Any) -> bool:
-    """Whether it is a MultiOptimizer, which may get inner ones when it is built."""
+    """Whether the optimizer is a MultiOptimizer, which may get inner optimizers when built."""
     return isinstance(getattr(optimizer, "optimizers", None), (list, tuple))
 
 
 def synchronizer_of(optimizer: Any) -> Any:
-    """What was hooked into `optimizer`, or into what it hands on to; None if nothing."""
+    """The synchronizer of a distributed optimizer or its inner optimizers; None for others."""
     mine = hooks.noted(optimizer)
     if mine is not None:
         return mine
@@ -139,38 +139,42 @@ def synchronizer_of(optimizer: Any) -> Any:
 
 
 def aggregations_of(optimizer: Any) -> list[Any]:
-    """What adds up the passes of each optimizer that makes updates itself; may be none."""
+    """The objects that sum backward passes for an optimizer and its inner optimizers, if any."""
     those = [optimizer, *leaves(optimizer)]
     found = [getattr(synchronizer_of(each), "aggregation", None) for each in those]
     return [each for each in dict.fromkeys(found) if each is not None]
 
 
 def iterations_of(optimizer: Any) -> Any:
-    """How many updates an optimizer has applied, an integer scalar, now or when the graph runs."""
-    with tf.init_scope():  # a legacy one makes its variable when it is asked
+    """The number of applied updates as an integer scalar tensor, read when its graph runs."""
+    with tf.init_scope():  # a legacy optimizer creates its variable on access
         optimizer.iterations  # noqa: B018
     return tf.convert_to_tensor(tf_variable(optimizer.iterations))
 
 
 def has_mesh(optimizer: Any) -> bool:
-    """Whether an optimizer of tf_keras trains over a DTensor mesh."""
+    """Whether a tf_keras optimizer trains on a DTensor mesh."""
     return bool(getattr(optimizer, "_mesh", None) or getattr(optimizer, "_run_with_dtensor", False))
 
 
 def says_reduced(optimizer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether arguments of `apply_gradients`, after the pairs, say that these are reduced."""
-    # The second one, without its name: skip it, or of the older ones, do it.
+    """Whether arguments to `apply_gradients` declare that the gradients are already reduced.
+
+    `args` and `kwargs` are the arguments after the pairs of gradients and variables.
+    """
+    # The second positional argument: whether to skip the reduction. For legacy optimizers, the
+    # argument is whether to reduce.
     unnamed = args[1:2] == (kind_of(optimizer) == TF_KERAS,)
     return unnamed or any(kwargs.get(name) is value for name, value in REDUCED.items())
 
 
 def fixed_scale(optimizer: Any) -> Any:
-    """The fixed factor of the loss, by which Keras 3 divides gradients within `apply`, or None."""
+    """The fixed loss scale that Keras 3 divides gradients by in `apply`; None without a scale."""
     return getattr(optimizer, "loss_scale_factor", None)
 
 
 def overridden(optimizer: Any) -> list[str]:
-    """The methods by which a class of the user's makes updates itself, the outermost first."""
+    """The updating methods that a user's optimizer class overrides, outermost first."""
     names = UPDATING.get(kind_of(optimizer) or "", ())
     return [name for name in names if hooks.overrides(optimizer, name)]
 
@@ -184,7 +188,7 @@ def trained_by(optimizer: Any) -> Any:
 
 
 def updates_of(optimizer: Any) -> int | None:
-    """How many updates the optimizer has counted; None where TensorFlow does not run eagerly."""
+    """The number of updates that the optimizer has counted; None in a v1 graph."""
     with tf.init_scope():
         if not tf.executing_eagerly():
             return None
@@ -192,24 +196,24 @@ def updates_of(optimizer: Any) -> int | None:
 
 
 def learning_rate_of(optimizer: Any) -> float:
-    """The learning rate of the next update, also of a schedule; 0 if it has none."""
+    """The learning rate of the next update, constant or scheduled; 0 without a learning rate."""
     rate = tf_variable(getattr(optimizer, "learning_rate", 0.0))
     return float(tf.convert_to_tensor(rate(optimizer.iterations) if callable(rate) else rate))
 
 
 def enclosing_functions() -> list[Any]:
-    """Graphs of the functions being traced, the innermost first; empty in eager mode."""
+    """The graphs of the functions being traced, innermost first; empty in eager mode."""
     return [graph for graph in enclosing_graphs() if hasattr(graph, "outer_graph")]
 
 
 def has_own_values(variable: Any) -> bool:
-    """Whether each rank has its own by design: fp8 scales, which are no weights."""
+    """Whether a variable is meant to differ between ranks, such as an fp8 scale."""
     return bool(getattr(variable, "overwrite_with_gradient", False))
 
 
 def build_optimizer(optimizer: Any, variables: Any) -> None:
-    """Makes the optimizer's variables, if it has not made them yet."""
-    # The optimizers of Keras 3 and tf_keras, then tf_keras' legacy ones.
+    """Create the optimizer's variables for `variables`, unless they exist."""
+    # `build` is for Keras 3 and tf_keras optimizers, `_create_all_weights` for legacy optimizers.
     for method in ("build", "_create_all_weights"):
         if hasattr(optimizer, method):
             if not getattr(optimizer, "built", getattr(optimizer, "_built", False)):
@@ -228,17 +232,98 @@ def velocities_of(optimizer: Any, variables: Any) -> list[Any]:
             return list(getattr(optimizer, attribute))
     if not hasattr(optimizer, "get_slot"):
         return []  # not built yet
-    # The legacy optimizers of tf_keras make slots when they are asked for them.
+    # Legacy tf_keras optimizers create slots on access.
     return [optimizer.get_slot(variable, "momentum") for variable in variables]
 
 
+# The metric classes in Keras 3 or tf_keras with an `update_state` that only adds to variables.
+# tests/python/single/keras_metrics_test.py tries all metrics in both libraries.
+ADDING = frozenset((
+    "_ConfusionMatrixConditionCount", "_IoUBase", "AUC", "BinaryIoU", "FBetaScore", "Mean",
+    "MeanMetricWrapper", "MeanRelativeError", "MeanTensor", "Precision", "R2Score", "Recall",
+    "Reduce", "RootMeanSquaredError", "SensitivitySpecificityBase", "Sum",
+    "SumOverBatchSizeMetricWrapper",
+))  # fmt: skip
+
+
+def metrics_of(model: Any) -> list[Any]:
+    """All metrics of a model, each once, including those passed to `compile`."""
+    found: dict[int, Any] = {}
+    for metric in model.metrics:
+        compiled = type(metric).__name__ == "CompileMetrics"  # holds compiled metrics in Keras 3
+        found.update((id(m), m) for m in (metric.metrics if compiled else [metric]))
+    return list(found.values())
+
+
+def result_names(model: Any) -> list[str]:
+    """The metric names in the order in which `evaluate` returns them, before all other names."""
+    return [metric.name for metric in metrics_of(model)]
+
+
+def results_of_metrics(model: Any) -> dict[str, Any]:
+    """The results of the model's `get_metrics_result`, or of Keras' method if the model's fails."""
+    keras: Any = next(
+        kind
+        for kind in type(model).__mro__
+        if "get_metrics_result" in vars(kind)
+        and kind.__module__.partition(".")[0] in hooks.LIBRARIES
+    )
+    for method in (model.get_metrics_result, lambda: keras.get_metrics_result(model)):
+        # A metric's `result` may require arguments. tf_keras skips such a metric, too.
+        with contextlib.suppress(Exception):
+            return dict(method())
+    return {}
+
+
+def users_results(model: Any, metrics: Iterable[Any]) -> bool:
+    """Whether a user-defined model or metric class computes a result."""
+    return hooks.overrides(model, "get_metrics_result") or any(
+        hooks.overrides(metric, "result") for metric in metrics
+    )
+
+
+def says_of_sums(metric: Any) -> bool | None:
+    """The attribute `hvd_sums`: whether a metric declares its variables as sums; None if unset."""
+    said = getattr(metric, "hvd_sums", None)
+    return None if said is None else bool(said)
+
+
+def is_mean(metric: Any) -> bool:
+    return "Mean" in library_classes(metric)
+
+
+def adds_up(metric: Any) -> bool:
+    """Whether a metric's variables are sums over its samples that determine its result.
+
+    This is true for the metrics in `ADDING`, and for a user's class that only changes the inputs to
+    Keras' Mean or Sum. It is also true for a class that consists of such metrics, or that declares
+    `hvd_sums = True`.
+    """
+    said = says_of_sums(metric)
+    if said is not None:
+        return said
+    owner = next(k for k in type(metric).__mro__ if "update_state" in vars(k))
+    if owner.__module__.partition(".")[0] in hooks.LIBRARIES:
+        return owner.__name__ in ADDING
+    parts = _metrics_inside(metric)
+    inside = {id(variable) for part in parts for variable in part.variables}
+    own = sum(id(variable) not in inside for variable in metric.variables)
+    kinds = () if hooks.overrides(metric, "result") else library_classes(metric)
+    known = 2 if "Mean" in kinds else 1 if "Sum" in kinds else 0
+    return bool(own or inside) and own <= known and all(map(adds_up, parts))
+
+
+def _metrics_inside(metric: Any) -> list[Any]:
+    return list(getattr(metric, "_metrics", ()))
+
+
 _TRAINING = ("fit", "train_on_batch")
-# Of these the class counts that objects of the public class have them from.
-_NEAREST = (*_TRAINING, "call", "set_params")
+# Methods that are hooked in the nearest class that defines them; see `owner_of`.
+_NEAREST = (*_TRAINING, "call", "scale_loss", "set_params")
 
 
 def library_classes(callback: Any) -> list[str]:
-    """The names of those classes of a callback that are Keras' or ours, the nearest first."""
+    """The names of an object's base classes in Keras or tf_hvd, the most derived class first."""
     ours = hooks.LIBRARIES
     return [k.__name__ for k in type(callback).__mro__ if k.__module__.partition(".")[0] in ours]
 
@@ -248,7 +333,7 @@ def layers_of(model: Any) -> list[Any]:
 
 
 def weights_of(model: Any) -> list[Any]:
-    """The weights that a model has by now; tf_keras' does not say while a part of it has none."""
+    """The weights that a model has so far, even if a tf_keras model is only partly built."""
     try:
         return list(model.weights)
     except ValueError:
@@ -259,16 +344,37 @@ def weights_of(model: Any) -> list[Any]:
     return list(found.values())
 
 
-def random_states(model: Any) -> dict[str, Any]:
-    """The variables of random numbers that are not among the model's, by a name for each.
+def untrained_weights_of(model: Any) -> list[Any]:
+    """A model's moving statistics, frozen weights and fp8 scales.
 
-    Those that programs share, if they are there, and those of tf_keras' random layers.
+    These weights may differ between ranks even if gradients are reduced. Seeds of random layers and
+    variables of metrics are not included. The list is empty if a tf_keras model is not built.
     """
+    try:
+        weights, trainable = list(model.weights), {id(each) for each in model.trainable_weights}
+    except ValueError:
+        return []
+    counted = {id(variable) for metric in metrics_of(model) for variable in metric.variables}
+    found = [w for w in weights if id(w) not in trainable or has_own_values(w)]
+    return [w for w in found if id(w) not in counted]
+
+
+def _global_seed_generator() -> Any:
     keras = sys.modules.get("keras.src.backend.common.global_state")
-    found = {
-        "tensorflow": global_generator(),
-        "keras": keras and keras.get_global_attribute("global_seed_generator"),
-    }
+    return keras and keras.get_global_attribute("global_seed_generator")
+
+
+def global_seed() -> Any:
+    """The state of Keras' global seed generator; None before its first use."""
+    return getattr(_global_seed_generator(), "state", None)
+
+
+def random_states(model: Any) -> dict[str, Any]:
+    """The states of random generators that are not among the model's variables, by name.
+
+    These are the global generators, if they exist, and the generators in tf_keras' random layers.
+    """
+    found = {"tensorflow": global_generator(), "keras": _global_seed_generator()}
     for number, layer in enumerate(layers_of(model)):
         own = getattr(layer, "_random_generator", None)
         found[f"layer {number}"] = getattr(own, "_generator", None)
@@ -276,21 +382,26 @@ def random_states(model: Any) -> dict[str, Any]:
 
 
 def owner_of(kind: Any, name: str) -> Any:
-    """The class to which the method belongs: of several, the one they all call in the end."""
+    """The class, among `kind` and its bases, in which to hook the method `name`.
+
+    If several classes define the method, this is the last class that `super()` reaches. Methods in
+    `_NEAREST` and special methods of `kind` are hooked in the first class instead. None if no class
+    defines the method.
+    """
     if name in vars(kind) and name.startswith("__"):
         return kind
     order = kind.__mro__ if name in _NEAREST else reversed(kind.__mro__)
     return next((base for base in order if name in vars(base)), None)
 
 
-# By these Keras 3 and tf_keras go through the batches of an epoch.
+# The methods that iterate over the batches of an epoch in Keras 3 and tf_keras.
 _STEPS = ("_enumerate_iterator", "enumerate_epochs")
 
 
 def _epochs(module: str, name: str, method: str) -> list[tuple[str, Any, str]]:
-    """What goes through an epoch's batches; nothing where Keras has it elsewhere.
+    """The method that iterates over an epoch's batches; empty if this Keras version has none.
 
-    Then a `fit` cannot go on in the middle of one (tf_hvd.elastic.fit says so).
+    Without this method, `fit` cannot resume within an epoch, and tf_hvd.elastic.fit reports this.
     """
     try:
         kind = getattr(importlib.import_module(module), name)
@@ -300,16 +411,23 @@ def _epochs(module: str, name: str, method: str) -> list[tuple[str, Any, str]]:
 
 
 def begin_within(
-    epoch: Any, name: str, go_through: Any, batches: Callable[[], int], anew: Callable[[], bool]
+    epoch: Any, name: str, go_through: Any, batches: Callable[[], int], recount: Callable[[], bool]
 ) -> Any:
-    """Goes through an epoch's batches without the first ones, whose data it reads and drops.
+    """Iterate over an epoch's batches, but read and drop the first batches.
 
-    Batches keep their numbers. When the epoch begins, `batches` says how many are left out, in
-    whole executions, and `anew` whether Keras is to find out again how many there are.
+    The remaining batches keep their numbers.
+
+    Args:
+      epoch: Keras' object for the batches of an epoch.
+      name: name of the method that iterates over the batches.
+      go_through: that method.
+      batches: returns the number of batches to skip, a multiple of steps_per_execution; called when
+        the epoch begins.
+      recount: returns whether Keras must count the batches again.
     """
     found = go_through()
     if name == _STEPS[0]:
-        if anew():
+        if recount():
             epoch._num_batches = epoch.data_adapter.num_batches
         first = batches()
         for begin, end, iterator in found:
@@ -326,12 +444,12 @@ def begin_within(
             next(iterator)
         if first:
             epoch._initial_step = first
-        if anew():
+        if recount():
             epoch._inferred_steps = None
         yield number, iterator
 
 
-# The layers that `adapt` gives a state.
+# The layers that have an `adapt` method.
 _ADAPTED = (
     "Normalization", "Discretization", "StringLookup", "IntegerLookup", "TextVectorization",
 )  # fmt: skip
@@ -339,12 +457,12 @@ _MAKE_FUNCTION = ("make_train_function", "make_test_function", "make_predict_fun
 
 
 def lookup_of(layer: Any) -> Any:
-    """The layer that has the vocabulary: of a TextVectorization, the one inside."""
+    """The layer with the vocabulary: the inner lookup layer of a TextVectorization, or `layer`."""
     return getattr(layer, "_lookup_layer", layer)
 
 
 def forget_vocabulary_size(lookup: Any) -> None:
-    """Lets a lookup layer have a vocabulary of another size than it had."""
+    """Allow a lookup layer to get a vocabulary of a different size."""
     lookup._frozen_vocab_size = None
 
 
@@ -356,8 +474,13 @@ def _adapted(module: Any) -> list[tuple[str, Any, str]]:
     ]
 
 
+def _existing(purpose: str, kind: Any, name: str) -> list[tuple[str, Any, str]]:
+    """A method that only keras.distribution needs; empty if this Keras does not have it."""
+    return [(purpose, kind, name)] if hasattr(kind, name) else []
+
+
 def roots(module: Any) -> list[tuple[str, Any, str]]:
-    """What is replaced in classes: what for, the class to begin at, the method."""
+    """The methods to replace in Keras' classes: a purpose, a base class and a name for each."""
     found = [
         ("callbacks", module.callbacks.CallbackList, "__init__"),
         ("batch norm", module.layers.BatchNormalization, "call"),
@@ -370,7 +493,9 @@ def roots(module: Any) -> list[tuple[str, Any, str]]:
             *found,
             ("update", module.optimizers.Optimizer, "apply"),
             ("finite", module.optimizers.LossScaleOptimizer, "check_finite"),
+            *_existing("scale", module.optimizers.LossScaleOptimizer, "scale_loss"),
             ("jit", module.Model, "_resolve_auto_jit_compile"),
+            *_existing("results", module.Model, "_get_metrics_result_or_logs"),
             *_epochs("keras.src.trainers.epoch_iterator", "EpochIterator", _STEPS[0]),
         ]
     return [
@@ -381,7 +506,19 @@ def roots(module: Any) -> list[tuple[str, Any, str]]:
     ]
 
 
-# By these Keras has ModelCheckpoint write, and by one of those its BackupAndRestore writes.
+def seed_of_generator(tf_keras: Any) -> tuple[type, str]:
+    """The class that draws random numbers in tf_keras layers, and its method for seeds."""
+    backend = importlib.import_module(f"{tf_keras.__name__}.src.backend")
+    return backend.RandomGenerator, "_create_seed"
+
+
+def has_state(generator: Any) -> bool:
+    """Whether a tf_keras random generator draws from its own tf.random.Generator."""
+    return bool(generator._rng_type == generator.RNG_STATEFUL)
+
+
+# The methods in which Keras' ModelCheckpoint writes, and the possible names of the method that
+# writes a backup in BackupAndRestore.
 _CHECKPOINT, SAVES = ("on_train_batch_end", "on_epoch_end"), ("_save_model", "_backup")
 
 
@@ -393,8 +530,8 @@ def save_backup(backup: Any) -> None:
 
 
 def begin_with(model: Any, epoch: int) -> None:
-    """Has a `fit` whose BackupAndRestore has restored begin with an epoch, and its first batch."""
-    state = getattr(model, "_training_state", None)  # tf_keras'
+    """Make a `fit` that BackupAndRestore has restored begin at the first batch of `epoch`."""
+    state = getattr(model, "_training_state", None)  # tf_keras only
     if state is None:
         model._initial_epoch = epoch
     else:
@@ -402,7 +539,7 @@ def begin_with(model: Any, epoch: int) -> None:
 
 
 def missing_hooks(module: Any) -> list[str]:
-    """What tf_hvd needs in `keras` or `tf_keras` and does not find there."""
+    """The names of methods to hook that `module`, either `keras` or `tf_keras`, does not have."""
     checkpoint = module.callbacks.ModelCheckpoint
     found = [
         f"{module.__name__}: ModelCheckpoint.{name}"

@@ -1,7 +1,7 @@
-"""`compute_gradients` of tf_keras' optimizers: a program gets reduced gradients, as from Horovod's.
+"""Make `compute_gradients` in tf_keras optimizers return reduced gradients, as in Horovod.
 
-Keras calls it too, in `minimize` and so in `fit`, and then reduces where it always does:
-after a LossScaleOptimizer has unscaled the gradients.
+Keras also calls `compute_gradients` in `minimize`, and therefore in `fit`. In that case gradients
+are reduced later, after a LossScaleOptimizer has unscaled them.
 """
 
 import contextlib
@@ -11,15 +11,22 @@ from typing import Any
 
 from tf_hvd.keras import compat, hooks
 
-# What calls one of them, or get_gradients, and applies the result.
+# Methods that call `compute_gradients` or `get_gradients` and apply the result.
 _WHOLE_UPDATES = ("minimize", "get_updates")
 
 
 def hook(optimizer: Any, passes: int) -> Any:
-    """Makes a wrapped optimizer of tf_keras reduce what the program has it compute; returns it.
+    """Make a distributed tf_keras optimizer reduce the gradients that the program computes.
 
-    With `backward_passes_per_step` the gradients stay this rank's until their sum is
-    applied, whatever `apply_gradients` is told.
+    If `passes` is above 1, gradients stay local until their sum is applied, whatever arguments the
+    program passes to `apply_gradients`.
+
+    Args:
+      optimizer: a distributed optimizer; Keras 3 optimizers are not changed.
+      passes: the argument `backward_passes_per_step` to `DistributedOptimizer`.
+
+    Returns:
+      `optimizer`.
     """
     names = [name for name in compat.COMPUTING if callable(getattr(optimizer, name, None))]
     if names:
@@ -30,13 +37,13 @@ def hook(optimizer: Any, passes: int) -> Any:
 class _Computed:
     def __init__(self, passes: int) -> None:
         self._alone = passes > 1
-        self._whole_updates = 0  # that are being made now
+        self._whole_updates = 0  # updates in progress
         self._given: list[Any] = []
-        # Of the method of the user's that makes an update now: what ends with it.
+        # Cleanup to run when the user's method that is making an update returns.
         self._ends: contextlib.ExitStack | None = None
 
     def hook(self, optimizer: Any, names: Sequence[str]) -> None:
-        """Puts them there; `names`: which of compat.COMPUTING it has."""
+        """Hook `names`, which are the methods in compat.COMPUTING that the optimizer has."""
         for name in names:
             hooks.put_around(optimizer, name, self._pairs)
         for name in _WHOLE_UPDATES:
@@ -48,7 +55,7 @@ class _Computed:
             hooks.put_around(optimizer, "get_gradients", self._gradients)
         if self._alone:
             hooks.put_around(optimizer, "apply_gradients", self._apply)
-        # Horovod gives both to optimizers of either kind.
+        # In Horovod, both kinds of optimizers have both methods.
         for name, made in zip(compat.COMPUTING, (_public, _private), strict=True):
             if name not in names:
                 hooks.add(optimizer, name, made(weakref.ref(optimizer)))
@@ -61,7 +68,7 @@ class _Computed:
             self._whole_updates -= 1
 
     def _users_update(self, target: Any, update: Any, *args: Any, **kwargs: Any) -> Any:
-        """By a method of the user's, which may clip: what it has computed is reduced first."""
+        """Call the user's own update method, which gets reduced gradients to clip."""
         before = self._ends
         with contextlib.ExitStack() as self._ends:
             try:
@@ -89,7 +96,7 @@ class _Computed:
         synchronizer = compat.synchronizer_of(target)
         reduced = list(synchronizer.allreduce(gradients, variables))
         if self._ends is not None and not synchronizer.in_users_method:
-            synchronizer.reduced_by_user.forget()  # others than these are this rank's own
+            synchronizer.reduced_by_user.forget()  # all other gradients are this rank's own
             self._ends.push(lambda kind, *_: None if kind else synchronizer.applied(variables))
             self._ends.enter_context(synchronizer.giving(reduced))
         return reduced
@@ -105,7 +112,10 @@ class _Computed:
 
 
 def _public(optimizer: Any) -> Any:
-    """`compute_gradients` of an older optimizer, by a weak reference: the optimizer holds it."""
+    """Create `compute_gradients` for a legacy optimizer.
+
+    `optimizer` is a weak reference, because the optimizer itself holds the new method.
+    """
 
     def compute_gradients(loss: Any, var_list: Any, tape: Any = None) -> list[Any]:
         return compat.computed_by_legacy(optimizer(), loss, var_list, tape)
@@ -114,15 +124,16 @@ def _public(optimizer: Any) -> Any:
 
 
 def _private(optimizer: Any) -> Any:
-    """`_compute_gradients` of a present optimizer; see `_public`."""
+    """Create `_compute_gradients` for a current optimizer; see `_public`."""
 
     def _compute_gradients(
         loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
     ) -> list[Any]:
         if grad_loss is not None:
             raise ValueError(
-                f"_compute_gradients: {type(optimizer()).__name__} takes no grad_loss. Multiply "
-                "the loss by it, or use an optimizer of tf_keras.optimizers.legacy."
+                f"_compute_gradients: {type(optimizer()).__name__} does not support grad_loss=. "
+                "Multiply the loss by grad_loss, or use an optimizer of "
+                "tf_keras.optimizers.legacy."
             )
         return list(optimizer().compute_gradients(loss, var_list, tape))
 

@@ -1,8 +1,8 @@
-"""Where a `fit` is in the order of its data, so that a resumed one goes on there.
+"""Track the position of `fit` in its data, so that a resumed `fit` continues at that position.
 
-A shuffled tf.data.Dataset draws seeds for each iterator that is made of it: the order of an
-epoch depends on how many there were before. Keras makes one or two for each epoch. Making
-as many and reading nothing of them brings a dataset of a new process to the same place.
+A shuffled tf.data.Dataset draws new seeds for each iterator, so the order of an epoch depends on
+the number of iterators created before. Keras creates one or two per epoch. In a new process,
+creating the same number of iterators, without reading them, restores the dataset's position.
 """
 
 import threading
@@ -16,16 +16,16 @@ from tf_hvd.core.tensorflow_hooks import tf_variable
 
 class _Done(threading.local):
     batches = 0
-    """How many the next epoch of this thread leaves out: 0 once it has begun, or Keras cannot."""
+    """Number of batches that this thread's next epoch must skip; 0 after the epoch has begun."""
     uneven = False
-    """Whether an epoch of this thread's `fit` may have another number of them than the first."""
+    """Whether epochs of this thread's `fit` may have different lengths."""
 
 
 done = _Done()
 
 
 def take_done() -> int:
-    """How many batches the epoch that begins now is to leave out."""
+    """Return the number of batches to skip in the epoch that begins now, and reset it to 0."""
     batches, done.batches = done.batches, 0
     return batches
 
@@ -40,7 +40,10 @@ class DataOrder:
         self._unread: int | None = None
 
     def follow(self, dataset: Any) -> Any:
-        """A dataset for one `fit`, which is this one, and is counted; it shares its seeds."""
+        """Return a copy of `dataset` that counts its iterators during one `fit`.
+
+        The copy draws from the same seeds as the original.
+        """
         self._reset()
         order, kind = self, type(dataset)
 
@@ -57,38 +60,42 @@ class DataOrder:
         return same
 
     def batch_begin(self) -> None:
-        """Keras may have made iterators before the first batch that it does not read."""
+        """Count the iterators that Keras created but did not read before the first batch."""
         if self._unread is None:
             self._unread = max(self._made - self._resumed - 1, 0)
 
     def place(self) -> int:
-        """How many iterators the epochs so far have taken; 0 where they are not counted."""
+        """The number of iterators used by the epochs so far; 0 if none were counted."""
         return max(self._made - (self._unread or 0), 0)
 
     def go_to(self, place: int) -> None:
-        """The next epoch is as if the epochs before it had taken so many."""
+        """Make the next epoch behave as if earlier epochs had used `place` iterators."""
         self._resumed = self._missing = place
 
 
 class Place:
-    """Where a `fit` is within its epoch: its callback calls this, and takes it up in a later one.
+    """The position of `fit` within an epoch, where a later `fit` can resume.
 
-    The batches that are done are read and dropped, and the metrics have what they had added up, in
-    the mean of the epoch; in the first epoch, what a batch shows of them does not include it.
+    A resumed `fit` reads and drops the batches that were already completed. Metrics resume with
+    their partial sums, so that the epoch's mean is correct. The metrics shown during the first
+    batch after resuming do not include these sums.
 
     Args:
-      orders: what follows the data.
+      orders: objects that track the data, by name of the argument to `fit`.
     """
 
     def __init__(self, orders: Mapping[str, DataOrder]) -> None:
         self._orders = orders
-        self._before: dict[str, int] = {}  # their places before this epoch
-        self._metrics: list[Any] | None = None  # what is to be added up
+        self._before: dict[str, int] = {}  # positions of the orders before this epoch
+        self._metrics: list[Any] | None = None  # sums to restore
         self.batches = 0
-        """How many are done."""
+        """Number of batches of the epoch that are completed."""
 
     def collect(self, model: Any) -> dict[str, Any]:
-        """What `take_up` needs: of a model's metrics between batches."""
+        """Return the state for `take_up`: the position, and the sums in the model's metrics.
+
+        Call this function between batches.
+        """
         metrics = _metrics(model) if self.batches else []
         return {
             "orders": dict(self._before),
@@ -97,7 +104,7 @@ class Place:
         }
 
     def take_up(self, collected: Mapping[str, Any]) -> None:
-        """The next epoch is that which was collected; before it begins."""
+        """Make the next epoch resume the collected epoch; call this method before it begins."""
         self._before = dict(collected["orders"])
         self._metrics = list(collected["metrics"]) or None
         self.batches = collected["batches"]
@@ -111,18 +118,18 @@ class Place:
     def batch_end(self, model: Any, batch: int) -> None:
         self.batches = batch + 1
         if self._metrics is not None:
-            # Only now Keras has made all of its metrics. They are sums and counts.
+            # Keras creates some metrics during the first batch. Metrics consist of sums and counts.
             for metric, value in zip(_metrics(model), self._metrics, strict=True):
                 metric.assign_add(value)
             self._metrics = None
 
-    def begin_anew(self) -> None:
-        """The epoch begins with its first batch all the same."""
+    def restart(self) -> None:
+        """Make the epoch begin at its first batch."""
         self.batches = 0
         self._metrics = None
 
     def epoch_end(self) -> None:
-        self.begin_anew()
+        self.restart()
         self._before = {name: order.place() for name, order in self._orders.items()}
 
 
@@ -131,10 +138,10 @@ def _metrics(model: Any) -> list[Any]:
 
 
 class FollowsData:
-    """A callback that follows the data of its `fit`, from its `new_orders` on."""
+    """Base class of callbacks that track the data of their `fit`."""
 
     orders: dict[str, DataOrder]
-    """Where this rank is in its data, by the arguments of `fit`."""
+    """This rank's position in its data, by the argument of `fit`; initially `new_orders()`."""
 
 
 def new_orders() -> dict[str, DataOrder]:

@@ -1,4 +1,4 @@
-"""What each rank is about to do in `fit`, and whether the ranks' plans fit together."""
+"""Describe what each rank's `fit` will do, and check that these plans are compatible."""
 
 import os
 import platform
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from tf_hvd.keras import adapted, compat, resume, root_only
 from tf_hvd.training import guard
 
-# These must be on all ranks: they stop training, change it, or call collectives.
+# Callbacks that must be used on all ranks: they stop or change training, or call collectives.
 _CHANGING = (
     "BroadcastGlobalVariablesCallback",
     "EarlyStopping",
@@ -20,9 +20,9 @@ _CHANGING = (
     "SwapEMAWeights",
     "TerminateOnNaN",
 )
-# What they decide by must be the same on all ranks.
+# Callbacks that use metrics, so the metrics must be reduced across all ranks.
 _DECIDING = ("EarlyStopping", "MetricAverageCallback", "ReduceLROnPlateau")
-# Where they write to.
+# Callbacks that write files or send data, and the attribute with the path or address.
 _WRITING = {
     "BackupAndRestore": "backup_dir",
     "CSVLogger": "filename",
@@ -35,26 +35,26 @@ _KNOWN = {*_CHANGING, *_DECIDING, *_WRITING}
 
 
 class File(NamedTuple):
-    """What a callback of Keras' own writes."""
+    """A file that one of Keras' own callbacks writes."""
 
-    kind: str  # of the callback
+    kind: str  # class name of the callback
     host: str
     path: str
-    held: bool  # whether the callback can be left to one rank (root_only)
+    held: bool  # whether the callback can be limited to one rank (root_only)
 
 
 class FitConfig(NamedTuple):
-    """What a rank is about to do in `fit`."""
+    """The plan of a rank's `fit`: its steps, epochs, optimizer, callbacks and files."""
 
-    distributed: bool  # whether the model's optimizer is
-    steps: int | None  # of an epoch, if known
-    epochs: int | None  # the number of the last one
-    changing: tuple[str, ...]  # which of _CHANGING it has, sorted
-    averages: bool  # whether one of its callbacks decides by metrics
+    distributed: bool  # whether the model's optimizer is distributed
+    steps: int | None  # per epoch, if known
+    epochs: int | None  # the number of the last epoch
+    changing: tuple[str, ...]  # sorted names of its callbacks that are in _CHANGING
+    averages: bool  # whether one of its callbacks makes decisions based on metrics
     files: tuple[File, ...]
     backup: str | None  # "ours", "Keras'", or None
-    backup_options: tuple[str, ...]  # of ours
-    layers: list[adapted.Layer]  # with an adapted state, that are alive in the process
+    backup_options: tuple[str, ...]  # options of tf_hvd's BackupAndRestore
+    layers: list[adapted.Layer]  # live layers with an adapted state
 
 
 def _known(callback: Any) -> str:
@@ -62,7 +62,7 @@ def _known(callback: Any) -> str:
 
 
 def hold_writers(callbacks: Iterable[Any]) -> None:
-    """Before a `fit`: has callbacks of Keras' own that write do so on the first rank alone."""
+    """Make Keras' own callbacks write files on the first rank only; called before a `fit`."""
     for callback in callbacks:
         if _known(callback) in _WRITING:
             root_only.hold(callback)
@@ -71,7 +71,11 @@ def hold_writers(callbacks: Iterable[Any]) -> None:
 def release_writers(
     callbacks: Iterable[Any], shared: Collection[tuple[str, str]] = ()
 ) -> list[Any]:
-    """Has callbacks that were held act on this rank again, but those in `shared`; gives them."""
+    """Reactivate this rank's held callbacks, except writers of a file in `shared`.
+
+    Returns:
+      The callbacks that are active again.
+    """
     released = [
         callback
         for callback in callbacks
@@ -95,7 +99,7 @@ def _files(callback: Any) -> Iterable[File]:
 
 
 def backup_of(callbacks: Sequence[Any]) -> Any:
-    """The first BackupAndRestore, Keras' or ours; None if there is none."""
+    """The first BackupAndRestore, from Keras or tf_hvd, in `callbacks`; None without one."""
     return next((each for each in callbacks if _known(each) == "BackupAndRestore"), None)
 
 
@@ -120,49 +124,53 @@ def config_of(model: Any, callbacks: Sequence[Any], params: Any) -> FitConfig:
 
 
 def by_rank(values: Sequence[Any], ranks: Sequence[int]) -> str:
-    """The values of the first rank and of the first that differs."""
+    """A text with the value on the first rank and on the first rank with a different value."""
     other = next(place for place, value in enumerate(values) if value != values[0])
     return f"{values[0]} on rank {ranks[0]}, {values[other]} on rank {ranks[other]}"
 
 
 def check(plans: Sequence[FitConfig], ranks: Sequence[int]) -> set[tuple[str, str]]:
-    """Raises unless the plans, one for each of the ranks, fit together.
+    """Raise an error unless the ranks' plans are compatible.
 
     Returns:
-      Kind and path of what several ranks would write by Keras' own callbacks, and the first alone
-      does.
+      The files that Keras' own callbacks would write on several ranks: for each file, the
+      callback's class name and the path. Only the first rank may write these files.
 
     Raises:
-      ValueError: on all ranks, with the same text.
+      ValueError: the plans are incompatible; raised on all ranks, with the same text.
     """
     _check_optimizers(plans, ranks)
     steps = [plan.steps for plan in plans]
     if None not in steps and len(set(steps)) > 1:
         raise ValueError(
-            f"fit: the ranks have different numbers of batches: {by_rank(steps, ranks)}. Each "
-            "step needs all ranks. Split the data evenly (hvd.shard does), or give all ranks "
-            "fit(..., steps_per_epoch=hvd.steps_per_epoch(...))."
+            f"fit: the ranks have different numbers of batches: {by_rank(steps, ranks)}. Every "
+            "step needs all ranks. Split the data evenly, as hvd.shard does, or pass "
+            "fit(..., steps_per_epoch=hvd.steps_per_epoch(...)) on all ranks."
         )
     epochs = [plan.epochs for plan in plans]
     if len(set(epochs)) > 1:
-        raise ValueError(f"fit: epochs= must be equal on all ranks: {by_rank(epochs, ranks)}.")
+        raise ValueError(
+            f"fit: epochs= differs between ranks: {by_rank(epochs, ranks)}. Pass the same value on "
+            "all ranks."
+        )
     changing = [", ".join(plan.changing) or "none" for plan in plans]
     if len(set(changing)) > 1:
         raise ValueError(
-            "fit: callbacks that stop training or change it must be given on all ranks: "
-            f"{by_rank(changing, ranks)}."
+            "fit: the ranks have different callbacks that stop or change training: "
+            f"{by_rank(changing, ranks)}. Pass these callbacks on all ranks."
         )
     shared = _shared_files(plans, ranks)
     if any(plan.backup == "ours" for plan in plans) and plans[0].backup is None:
         raise ValueError(
-            f"fit: BackupAndRestore is missing on rank {ranks[0]}, which alone writes the backup."
+            f"fit: BackupAndRestore is missing on rank {ranks[0]}, which writes the backup. "
+            "Pass this callback on all ranks."
         )
     backups = [plan.backup for plan in plans]
     if backups[0] == "ours" and "Keras'" in backups:
         other = ranks[backups.index("Keras'")]
         raise ValueError(
-            f"fit: rank {ranks[0]} has tf_hvd.keras.callbacks.BackupAndRestore, and rank "
-            f"{other} Keras' own: use tf_hvd's on all ranks."
+            f"fit: rank {ranks[0]} uses tf_hvd.keras.callbacks.BackupAndRestore, but rank "
+            f"{other} uses Keras' own class. Use the class of tf_hvd on all ranks."
         )
     return shared
 
@@ -171,8 +179,9 @@ def _check_optimizers(plans: Sequence[FitConfig], ranks: Sequence[int]) -> None:
     kinds = [f"a {'distributed' if plan.distributed else 'plain'} optimizer" for plan in plans]
     if len(set(kinds)) > 1:
         raise ValueError(
-            f"fit: the ranks train different models: {by_rank(kinds, ranks)}. All ranks must call "
-            f"fit() alike, since their calls are matched by order. {guard.OFF}"
+            f"fit: the ranks train different models: {by_rank(kinds, ranks)}. Calls of fit() are "
+            "matched by their order. Use the same kind of optimizer on all ranks in each call. "
+            f"{guard.OFF}"
         )
 
 
@@ -192,7 +201,7 @@ def _shared_files(plans: Sequence[FitConfig], ranks: Sequence[int]) -> set[tuple
             raise ValueError(
                 f"fit: {kind} on ranks {', '.join(map(str, those))} would write {path} at the "
                 f"same time. Derive its class from tf_hvd.keras.callbacks.{kind}, which writes on "
-                f"rank {ranks[0]} alone (hooks of your own run on all ranks), or pass it on rank "
-                f"{ranks[0]} only, or use a different path on each rank."
+                f"rank {ranks[0]} only; your own hooks still run on all ranks. Or pass the "
+                f"callback on rank {ranks[0]} only, or use a different path on each rank."
             )
     return shared

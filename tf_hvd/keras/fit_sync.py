@@ -1,21 +1,22 @@
-"""What makes all ranks' `fit` one: they begin, count, average and stop together.
+"""Synchronize `fit` across ranks: begin, compare steps, reduce metrics and stop together.
 
-Two callbacks of ours stand before and after the user's. Each question to the other
-ranks is one small collective, at the beginning and the end of an epoch:
+One internal callback runs before the user's callbacks, and another runs after them. They compare
+the ranks with small collectives at the following times:
 
-- Before training: do all ranks make as many steps and epochs, and have they all the
-  callbacks that stop training or change it? Does no file have two writers? Keras' own
-  callbacks that would write one file on several ranks do so on the first alone.
-- Before the first epoch: is it the same one everywhere?
-- After an epoch: did all make as many steps? Metrics are averaged if a callback
-  decides by them, before it sees them.
-- After the callbacks: if one rank wants to stop, all do.
+- Before training, all ranks must plan the same number of steps and epochs, and have the same
+  callbacks that stop or change training. Each file must have only one writer. If Keras' own
+  callbacks would write the same file on several ranks, only the first rank writes it.
+- Before the first epoch, all ranks must be about to begin the same epoch.
+- After each epoch, all ranks must have made the same number of steps. If a callback makes decisions
+  based on metrics, the metrics are reduced across the ranks (tf_hvd.keras.reduced_metrics) before
+  any callback runs.
+- After the user's callbacks, all ranks stop if any rank requests a stop.
 
-Where the number of steps was not known before, a rank whose data have ended joins
-(tf_hvd.join), so that the others come to their end, too, and all can be told.
+If the number of steps is not known before training, a rank that runs out of data joins
+(tf_hvd.join). The other ranks can then finish the epoch, and all ranks raise the same error.
 
-tf_hvd.keras.patches puts the two callbacks in; `unguarded()` and TF_HVD_GUARD=off
-leave them out.
+tf_hvd.keras.patches installs the two callbacks, except within `unguarded()` or under
+TF_HVD_GUARD=off.
 """
 
 import contextlib
@@ -32,37 +33,39 @@ from tf_hvd.collectives.objects import Title, allgather_object
 from tf_hvd.core import basics, error_text, log
 from tf_hvd.core.process_sets import global_process_set
 from tf_hvd.core.tensorflow_hooks import on_host
-from tf_hvd.keras import adapted, compat, fit_config, metrics, resume, root_only
+from tf_hvd.keras import adapted, compat, fit_config, reduced_metrics, resume, root_only
+from tf_hvd.keras.distribution import active
 from tf_hvd.keras.fit_config import by_rank
 from tf_hvd.keras.keras_variants import internal_callback
 from tf_hvd.training import agreement, guard
 
-# Requests. Their names say what to do: a stall report shows them, and nothing else of `fit`.
-_FIT = Title("fit on all ranks, or on one in tf_hvd.keras.unguarded()")
+# Names of requests. They describe the action, because a stall report shows no other text from fit.
+_FIT = Title("fit on all ranks, or on one in tf_hvd.unguarded()")
 _HERE = "fit: which ranks are at the end of the epoch"
 _STOP = "fit: whether a rank stops training"
 
 _BEGINNING = "the beginning of fit"
 _END = "the last step of an epoch"
 
-# What the runtime says of a name that has been used before. Of these requests it is not so: the
-# ranks compare what they are at.
+# Text that the runtime appends to errors if a name was used before. The text is misleading for
+# these requests, because the ranks compare their positions in `fit`.
 _REPEATED = re.compile(r"; '[^']*'(, which has run before, .*| still needed it)$")
 _TWO = (
-    "fit: two threads of one process train at once, and both ask the other ranks. Run one fit at a "
-    "time in each process, or give the models' optimizers different process sets"
+    "fit: two threads of this process run fit at the same time, so their collectives have the same "
+    "names. Run one fit at a time in each process, or give the models' optimizers different "
+    "process sets"
 )
 
 
 @contextlib.contextmanager
 def _in_words(occasion: str) -> Iterator[None]:
-    """Errors of a question to the other ranks, as those of `fit`."""
+    """Convert errors that a collective raises within the block into errors that mention `fit`."""
     try:
         yield
     except (
-        tf.errors.UnknownError,  # a rank has left, or has not come
-        tf.errors.InvalidArgumentError,  # two requests of one name on this rank
-        tf.errors.FailedPreconditionError,  # or on another one
+        tf.errors.UnknownError,  # a rank has left, or did not call fit
+        tf.errors.InvalidArgumentError,  # two requests with the same name on this rank
+        tf.errors.FailedPreconditionError,  # two requests with the same name on another rank
     ) as error:
         text = _REPEATED.sub("", error_text.line_of(error.message))
         if "duplicate name" in text:
@@ -73,35 +76,36 @@ def _in_words(occasion: str) -> Iterator[None]:
 
 
 class _Fit:
-    """Comes before the user's callbacks."""
+    """The internal callback that runs before the user's callbacks."""
 
     async_safe = True  # Keras 3 may call on_train_batch_end from its own thread
     model: Any
     params: Any
     callbacks: Sequence[Any]
-    """The user's."""
+    """The user's callbacks."""
 
     def __init__(self) -> None:
         super().__init__()
         self._process_set = global_process_set
         self._steps: int | None = None
-        self._averages = self._strict = self.stops_in_batches = False
+        self._averages = self._strict = self.stops_in_batches = self._distributed = False
         self._began = self._in_epoch = False
         self._batches: list[int] = []
         self._updates = 0
-        self._averaged: dict[str, float] = {}
+        self._epoch = reduced_metrics.Epoch()
+        self._averaged: dict[str, Any] = {}
         self._resume: resume.Files | None = None
         self._restores_all = False
         self.restorer: Any = None
 
     def _gather(self, occasion: str, mine: Any) -> list[Any]:
-        """All ranks' values on one occasion.
+        """Gather each rank's value `mine` at the point in `fit` that `occasion` names.
 
-        A rank that validates while others do not averages what it has by itself;
-        they answer it in between.
+        If only some ranks validate, the other ranks repeat the collective until the validation is
+        over, and ignore the values from it.
 
         Raises:
-          ValueError: the ranks are at different places.
+          ValueError: the ranks are at different points in `fit`.
         """
         while True:
             with _in_words(occasion):
@@ -113,7 +117,8 @@ class _Fit:
                 break
         if occasion != "validation" and len(set(places)) > 1:
             raise ValueError(
-                f"fit: the ranks are at different places: {by_rank(places, self._ranks)}."
+                f"fit: the ranks are at different points: {by_rank(places, self._ranks)}. Call "
+                "fit() with the same arguments on all ranks."
             )
         return [value for place, value in everyone if place == occasion]
 
@@ -126,8 +131,8 @@ class _Fit:
         return agreement.takes_part(self._process_set)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self._process_set = metrics.process_set_of(self.model)
-        # A program may give one CallbackList to several `fit`s.
+        self._process_set = reduced_metrics.process_set_of(self.model)
+        # A program may pass the same CallbackList to several `fit` calls.
         self._began = self._in_epoch = False
         self._averaged = {}
         self._resume = self.restorer = None
@@ -139,7 +144,9 @@ class _Fit:
         self._settle_writers(shared)
         adapted.check([plan.layers for plan in everyone], self._process_set)
         self._steps = None if any(plan.steps is None for plan in everyone) else mine.steps
-        self._averages = any(plan.averages for plan in everyone)
+        # Under a distribution, the logs already contain the results across all ranks.
+        self._distributed = active.setup() is not None
+        self._averages = any(plan.averages for plan in everyone) and not self._distributed
         self._strict = "MetricAverageCallback" in mine.changing
         self.stops_in_batches = "TerminateOnNaN" in mine.changing
         kinds = [plan.backup for plan in everyone]
@@ -149,16 +156,16 @@ class _Fit:
             self._hand_out_backup(of_ours=kinds[0] == "ours", within_epochs=equal)
 
     def _settle_writers(self, shared: Collection[tuple[str, str]]) -> None:
-        """Lets each rank write what no other one does."""
-        is_root = metrics.is_root(self.model)
+        """Let each rank write the files that no other rank writes."""
+        is_root = reduced_metrics.is_root(self.model)
         for callback in fit_config.release_writers(self.callbacks, shared):
             if not is_root:
-                callback.set_model(self.model)  # held, it did nothing then
+                callback.set_model(self.model)  # a held callback ignores earlier calls
         if shared and is_root:
             kinds = sorted({kind for kind, _ in shared})
-            log.warn_once(
-                f"fit: Keras' {', '.join(kinds)} write{'s' * (len(kinds) == 1)} on rank "
-                f"{basics.rank()} alone: several ranks gave the same path."
+            log.info_once(
+                f"fit: Keras' {', '.join(kinds)} will write only on rank {basics.rank()}, because "
+                "several ranks passed the same path."
             )
 
     def _hand_out_backup(self, of_ours: bool, within_epochs: bool) -> None:
@@ -171,11 +178,11 @@ class _Fit:
             own.receive(files)
             if of_ours:
                 own.agree(within_epochs)
-        elif own is None or (root_only.is_held(own) and not metrics.is_root(self.model)):
+        elif own is None or (root_only.is_held(own) and not reduced_metrics.is_root(self.model)):
             self._resume = files
 
     def restore(self, base: Any) -> None:
-        """On a rank without BackupAndRestore: restores what the first rank has."""
+        """Restore the first rank's backup on a rank without BackupAndRestore."""
         if self._resume is None:
             return
         library = importlib.import_module(base.__module__.partition(".")[0])
@@ -191,15 +198,19 @@ class _Fit:
         self.restorer.on_train_begin()
 
     def _first_epoch(self, epoch: int | None) -> None:
-        """Raises, on all ranks, unless they begin with the same epoch; None: with none at all."""
+        """Raise an error on all ranks unless they begin with the same epoch.
+
+        `epoch` is None if this rank's `fit` has no epochs.
+        """
         self._began = True
         epochs = self._gather("the first epoch", epoch)
         if len(set(epochs)) > 1:
             words = ["no epoch" if each is None else f"epoch {each}" for each in epochs]
             raise ValueError(
-                f"fit: the ranks do not begin with the same epoch: {by_rank(words, self._ranks)}. "
-                "initial_epoch= must be equal on all ranks. To resume, use "
-                "tf_hvd.keras.callbacks.BackupAndRestore: all ranks go on where rank 0 was."
+                "fit: the ranks begin with different epochs: "
+                f"{by_rank(words, self._ranks)}. Pass the same initial_epoch= on all ranks. To "
+                "resume all ranks where rank 0 stopped, use "
+                "tf_hvd.keras.callbacks.BackupAndRestore."
             )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -208,35 +219,41 @@ class _Fit:
         if not self._began:
             self._first_epoch(epoch)
         self._in_epoch = True
+        self._epoch.begin()
         self._batches.clear()
         self._updates = self._reductions()
 
     def _reductions(self) -> int:
-        """Of gradients, where they are counted: several in one call of Keras."""
+        """The number of gradient reductions so far; 0 if reductions are not counted.
+
+        One execution of Keras' training function may make several reductions.
+        """
         synchronizer = compat.synchronizer_of(getattr(self.model, "optimizer", None))
         return getattr(synchronizer, "updates", None) or 0
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Counts; may be called from several threads."""
+        """Count an execution of the training function; several threads may call this."""
         self._batches.append(batch)
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """The epoch's last step has been made; called before validation. Compares the steps."""
+        """Compare the ranks' step counts after an epoch's last step and before validation."""
         if not self._together or not self._in_epoch:
             return
         self._in_epoch = False
         made = max(self._batches, default=-1) + 1
-        # The others may still have data: then their next step waits for this rank. Or
-        # they had fewer, and have joined.
+        # Other ranks may still have data, and wait for this rank in their next step. Or they had
+        # less data, and have joined.
         if made != self._steps or not self._all_here():
-            collectives.join(self._process_set)
+            collectives.join(process_set=self._process_set)
         counts = (made, len(self._batches), self._reductions() - self._updates)
         self._check_steps(self._gather(_END, counts))
-        # From here on Keras knows the number, too.
+        # From now on Keras knows the number of steps, too.
         self._steps = made if self._steps is None else self._steps
+        if self._averages:
+            self._epoch.collect(self.model)  # before validation resets the metrics
 
     def _all_here(self) -> bool:
-        """Whether none has joined: such a rank counts 0."""
+        """Whether all ranks are calling this method, which means that no rank has joined."""
         with _in_words(_END), on_host():
             here = collectives.allreduce(
                 tf.constant(1),
@@ -251,15 +268,22 @@ class _Fit:
             return
         self.on_test_begin()
         logs = {} if logs is None else logs
-        everyone = self._gather("the end of an epoch", metrics.numbers_of(logs))
-        # A loss of the user's own may be one of all ranks; one batch may have one by chance.
-        if len(self._batches) > 1 and not _has_own_loss(self.model):
-            _tell_of_same_data(everyone)
+        everyone = self._gather("the end of an epoch", self._report(logs))
+        numbers = [report.numbers for report in everyone]
+        # A custom loss may be computed across all ranks, and a single batch may match by chance.
+        comparable = len(self._batches) > 1 and not self._distributed
+        if comparable and not _has_own_loss(self.model):
+            _tell_of_same_data(numbers)
         if self._averages:
             if self._strict:
-                metrics.check_names(everyone, self._ranks)
-            self._averaged = metrics.means(everyone)
+                reduced_metrics.check_names(everyone, self._ranks)
+            self._averaged = self._epoch.reduce(everyone, self._process_set)
             logs.update(self._averaged)
+
+    def _report(self, logs: Mapping[str, Any]) -> reduced_metrics.Report:
+        if not self._averages:
+            return reduced_metrics.Report.without_metrics(logs)
+        return self._epoch.report(logs)
 
     def _check_steps(self, counts: Sequence[tuple[int, int, int]]) -> None:
         if len(set(counts)) == 1:
@@ -267,23 +291,30 @@ class _Fit:
         made = [batches for batches, _, _ in counts]
         updates = [reductions for _, _, reductions in counts]
         what = "steps"
-        # Keras counts the steps of an execution that has ended early (steps_per_execution) as well.
+        # With steps_per_execution, Keras counts a shortened execution as a full one.
         rounded = any(batches != executions for batches, executions, _ in counts)
         if len(set(updates)) > 1 and (rounded or len(set(made)) == 1):
             made, what = updates, "updates"
         elif rounded:
             made, what = [executions for _, executions, _ in counts], "executions of several steps"
         raise ValueError(
-            f"fit: in one epoch the ranks made different numbers of {what}: "
-            f"{by_rank(made, self._ranks)}. One ran out of data, or set stop_training, before the "
-            "others. Split the data evenly (hvd.shard does), give all ranks fit(..., "
-            "steps_per_epoch=...), and stop all ranks in the same step."
+            f"fit: in one epoch, the ranks ran different numbers of {what}: "
+            f"{by_rank(made, self._ranks)}. A rank ran out of data or set stop_training before the "
+            "others. Split the data evenly, for example with hvd.shard, or pass fit(..., "
+            "steps_per_epoch=...) on all ranks. Make all ranks stop at the same step."
         )
 
     def on_test_end(self, logs: Any = None) -> None:
-        if self._together and self._averages and self._began:
-            logs = {} if logs is None else logs
-            logs.update(metrics.means(self._gather("validation", metrics.numbers_of(logs))))
+        if not (self._together and self._averages and self._began):
+            return
+        logs = {} if logs is None else logs
+        prefix = reduced_metrics.VALIDATION
+        self._epoch.collect(self.model, prefix)
+        mine = self._epoch.report({f"{prefix}{name}": value for name, value in logs.items()})
+        found = self._epoch.reduce(self._gather("validation", mine), self._process_set)
+        # A rank without data does not have logs, and therefore gets all results.
+        names = list(logs) or [name.removeprefix(prefix) for name in found]
+        logs.update({name: found[prefix + name] for name in names if prefix + name in found})
 
     def agree_to_stop(self) -> None:
         if not self._together:
@@ -299,7 +330,7 @@ class _Fit:
             self.model.stop_training = True
 
     def on_train_end(self, logs: Any = None) -> None:
-        """The end of `fit`, which may have had no epoch."""
+        """End the `fit`, even if no epoch was run."""
         if not self._together:
             return
         if not self._began:
@@ -309,7 +340,7 @@ class _Fit:
 
 
 def _has_own_loss(model: Any) -> bool:
-    """Whether a class of the user's says how it is computed."""
+    """Whether the user's model class, and not Keras, computes the loss."""
     for name in ("train_step", "compute_loss"):
         kinds = [kind for kind in type(model).__mro__ if name in vars(kind)]
         if kinds and kinds[0].__module__.partition(".")[0] not in ("keras", "tf_keras"):
@@ -318,24 +349,24 @@ def _has_own_loss(model: Any) -> bool:
 
 
 def _tell_of_same_data(everyone: Sequence[Mapping[str, float]]) -> None:
-    """Warns if all ranks seem to have had the same batches, as when the data is not split."""
+    """Warn if all ranks seem to have processed the same batches, which suggests unsplit data."""
     losses = {numbers.get("loss") for numbers in everyone}
     loss = losses.pop()
-    # A loss that is next to 0, or no number, says nothing.
+    # A loss that is nearly 0, or not a number, proves nothing.
     if losses or not loss or not 1e-6 < abs(loss) < math.inf or basics.rank() != 0:
         return
     log.warn_once(
-        f"all {len(everyone)} ranks had the same training loss in an epoch, to the last bit: they "
-        "seem to train on the same data, each on all of it (unless the loss is one of all ranks). "
-        "Give each rank a part of its own: "
-        "dataset = tf_hvd.shard(dataset), before shuffle and batch."
+        f"all {len(everyone)} ranks seem to train on the same data, because their training losses "
+        "in an epoch were equal to the last bit. Give each rank its own part of the data, before "
+        "shuffle and batch: dataset = tf_hvd.shard(dataset). Ignore this if the loss is computed "
+        "across all ranks."
     )
 
 
 class _Closing:
-    """Comes after the user's callbacks."""
+    """The internal callback that runs after the user's callbacks."""
 
-    async_safe = True  # where it does something, Keras calls from the main thread
+    async_safe = True  # Keras calls the methods that matter from the main thread
     base: Any
     fit: _Fit
 
@@ -361,7 +392,7 @@ class _Closing:
 
 
 def surround(base: Any, callbacks: Sequence[Any]) -> list[Any]:
-    """The callbacks of a `fit`, between those that make all ranks act as one."""
+    """The user's callbacks for `fit`, between the two callbacks that synchronize the ranks."""
     fit = internal_callback(_Fit, base, callbacks=callbacks)
     closing = internal_callback(_Closing, base, fit=fit, base=base)
     fit_config.hold_writers(callbacks)

@@ -1,19 +1,18 @@
-"""Stops training that would go wrong in silence.
+"""Stop training that would silently go wrong.
 
-In a job of more than one rank it looks at two things:
+In a job with more than one rank, the guard makes two checks:
 
-- An update by an optimizer that is not distributed, in a tf.function (`fit` is one),
-  with gradients that nothing has reduced since they were computed: seen when
-  TensorFlow builds the function, before anything is trained. One such update, by which
-  an optimizer makes its variables, may pass (tf_hvd.keras.first_update).
-- What the ranks have at the end of each epoch of `fit`: their weights (62 bits for
-  each trainable variable), learning rates and numbers of updates; compared by one
-  small collective.
+- In a tf.function, it refuses an update if an optimizer that is not distributed applies unreduced
+  gradients. `fit` runs such a function. The check runs when TensorFlow builds the function, before
+  any training. The guard allows one such update, because this update creates the optimizer's
+  variables (tf_hvd.keras.first_update).
+- At the end of each epoch in `fit`, it compares the ranks. One small collective compares their
+  weights (62 bits per trainable variable), learning rates and numbers of updates.
 
-Not looked at: variables that each rank has for itself (`register_local_var`), and
-all that is not trained: moving statistics, metrics, seeds.
+The guard ignores variables that are local to a rank (`register_local_var`), and values that are not
+trained, such as moving statistics, metrics and seeds.
 
-`unguarded()` and TF_HVD_GUARD=off turn it off (tf_hvd.training.guard).
+`unguarded()` and TF_HVD_GUARD=off turn the guard off (tf_hvd.training.guard).
 """
 
 import re
@@ -29,85 +28,95 @@ from tf_hvd.core._strategy import refuse_replicas
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
 from tf_hvd.core.ranks_text import ranks_text
 from tf_hvd.core.tensorflow_hooks import on_host
-from tf_hvd.keras import compat, first_update, metrics
+from tf_hvd.keras import compat, first_update, reduced_metrics
 from tf_hvd.training import agreement, dataflow
-from tf_hvd.training.guard import OFF, GuardError, not_reduced, watches
+from tf_hvd.training.guard import (
+    OFF,
+    GuardError,
+    NotDistributedError,
+    RanksDifferError,
+    not_reduced,
+    watches,
+)
 
-_NAMED = 8  # ranks, in a sentence
+_NAMED = 8  # maximum number of ranks listed in a sentence
 
 
 def before_update(optimizer: Any, gradients: Sequence[Any]) -> Any:
-    """Any Keras optimizer is about to apply gradients.
+    """Check an update; called before any Keras optimizer applies gradients.
 
     Returns:
-      None, or an op to run before it, which fails with a text for `failed`.
+      None, or an op to run before the update. If the op fails, `failed` handles its error.
 
     Raises:
-      GuardError: nothing has reduced the gradients.
+      GuardError: the gradients were not reduced.
     """
     if compat.synchronizer_of(optimizer) is not None or not watches():
         return None
     if compat.inner_optimizers(optimizer) is not None:
-        return None  # those that it hands on to come here
+        return None  # the inner optimizers call this function
     graphs = compat.enclosing_functions()
     if not graphs or not dataflow.Tracing(graphs).unreduced(gradients):
         return None
     kind = type(optimizer).__name__
     if first_update.may_pass(optimizer, graphs):
         return first_update.check(optimizer, graphs, _not_reduced(kind))
-    # One that has made updates, and none here, is most probably that of a saved model.
+    # If an optimizer made all of its updates in another process, it probably comes from a saved
+    # model.
     loaded = compat.updates_of(optimizer) and not first_update.has_passed(optimizer)
-    raise GuardError(_not_reduced(kind, bool(loaded)))
+    raise NotDistributedError(_not_reduced(kind, bool(loaded)))
 
 
-_WRAPPED = re.compile(r"tf_hvd\.keras\.DistributedOptimizer\((\w+)")
+_WRAPPED = re.compile(r"tf_hvd\.DistributedOptimizer\((\w+)")
 
 
 def _not_reduced(kind: str, loaded: bool = False) -> str:
-    wrapped = f"tf_hvd.keras.DistributedOptimizer({kind}(...))"
+    wrapped = f"tf_hvd.DistributedOptimizer({kind}(...))"
     cure = (
-        f"Wrap the optimizer: {wrapped}.\nOr use tf_hvd.keras.load_model to load the model, "
-        "tf_hvd.DistributedGradientTape in your own loop."
+        f"Wrap the optimizer: {wrapped}.\nOr load the model with tf_hvd.load_model. In your own "
+        "training loop, use tf_hvd.DistributedGradientTape."
     )
     if loaded:
         cure = (
-            "Load the model with tf_hvd.keras.load_model(path): keras.models.load_model gives a "
-            "plain optimizer.\n"
-            f"Or wrap it again: {wrapped}, or use tf_hvd.DistributedGradientTape in your own loop."
+            "Load the model with tf_hvd.load_model(path): after keras.models.load_model its "
+            "optimizer is not distributed.\n"
+            f"Or wrap the optimizer again: {wrapped}. In your own training loop, use "
+            "tf_hvd.DistributedGradientTape."
         )
     return not_reduced(cure, f"{kind} would apply gradients that were")
 
 
 def before_batch_norm(layer: Any) -> None:
-    """A layer of Keras with synchronized=True is about to normalize in training."""
+    """Raise GuardError for a Keras layer with synchronized=True that is used in training."""
     if watches():
         raise GuardError(
-            "Use tf_hvd.SyncBatchNormalization, and tf_hvd.keras.load_model for saved models with "
-            f"it.\nLayer {layer.name!r} has synchronized=True, by which Keras means the replicas "
-            f"of tf.distribute, not the {basics.size()} ranks: each would normalize by its own "
-            f"batch.\n{OFF}"
+            "Use tf_hvd.SyncBatchNormalization. Load saved models with tf_hvd.load_model, and copy "
+            f"models with clone_model.\nLayer {layer.name!r} has synchronized=True. In Keras this "
+            f"refers to the replicas of tf.distribute, not to the {basics.size()} ranks, so each "
+            f"rank would normalize by its own batch.\n{OFF}"
         )
 
 
 def failed(error: Exception) -> None:
-    """Training has failed.
+    """Replace an exception from training with a GuardError if the guard caused the exception.
 
     Raises:
-      GuardError: by an op of `before_update`; or with its own text, if AutoGraph and Keras, which
-        raise it again, have put theirs around it.
+      GuardError: an op from `before_update` failed, or AutoGraph or Keras wrapped a GuardError in
+        its own text. The new exception has the original text.
     """
-    text = None
+    text: str | None = None
+    kind: type[GuardError] = NotDistributedError
     if isinstance(error, tf.errors.InvalidArgumentError):
         found = _WRAPPED.search(error.message)
-        text = found and _not_reduced(found[1])
+        text = _not_reduced(found[1]) if found else None
     elif isinstance(error, GuardError):
         told: BaseException = error
         while isinstance(within := told.__context__, GuardError):
             if str(within).partition("\n")[0] not in str(told):
                 break
-            told, text = within, str(within)
+            told, text, kind = within, str(within), type(within)
     if text:
-        raise GuardError(text).with_traceback(error.__traceback__) from None
+        raise kind(text).with_traceback(error.__traceback__) from None
 
 
 def _leaves(model: Any) -> list[Any]:
@@ -116,11 +125,12 @@ def _leaves(model: Any) -> list[Any]:
 
 
 def before_fit(model: Any) -> None:
-    """A model is about to be trained.
+    """Raise an error if the model's optimizer is distributed but `init` was not called.
+
+    The first reduction would also raise an error, but after 70 lines of text about its graph.
 
     Raises:
-      ValueError: its gradients are to be reduced, and `init` has not been called. The first
-        reduction would say so too, after 70 lines of the graph that it is in.
+      NotInitializedError: the optimizer is distributed, but `init` was not called.
     """
     if any(compat.synchronizer_of(leaf) is not None for leaf in _leaves(model)):
         basics.size()
@@ -131,7 +141,7 @@ def fit_ended(model: Any) -> None:
 
 
 def _counts(optimizer: Any) -> tuple[int, int] | None:
-    """Updates that Keras counts and reductions; None if they are not counted."""
+    """The number of updates counted by Keras, and the number of reductions; None if unknown."""
     synchronizer = compat.synchronizer_of(optimizer)
     updates = None if synchronizer is None else synchronizer.updates
     if updates is None or not agreement.takes_part(synchronizer.process_set):
@@ -140,7 +150,7 @@ def _counts(optimizer: Any) -> tuple[int, int] | None:
 
 
 class Watch:
-    """The callback that watches a `fit`; tf_hvd's own."""
+    """The internal callback that the guard uses to check `fit`."""
 
     model: Any
     params: Any
@@ -156,7 +166,10 @@ class Watch:
         first_update.begin_fit(leaves, self._steps)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Begins to count: until now a callback may have brought back what was counted before."""
+        """Record the initial counts, unless training has begun.
+
+        The counts are recorded here, because callbacks may first restore those of an earlier `fit`.
+        """
         if not self._has_trained:
             self._counts = [_counts(leaf) for leaf in _leaves(self.model)]
 
@@ -164,11 +177,11 @@ class Watch:
         self._has_trained = True
 
     def on_train_end(self, logs: Any = None) -> None:
-        """The `fit` has ended; or a loop of the user's own, with Keras' CallbackList."""
+        """End the checks for `fit`, or for a custom training loop with Keras' CallbackList."""
         fit_ended(self.model)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Compares what the ranks have; raises on all of them."""
+        """Compare the ranks' weights and settings; raise on all ranks if they differ."""
         if not watches() or not tf.executing_eagerly():
             return
         self._check_counts()
@@ -178,7 +191,7 @@ class Watch:
             synchronizer is None and first_update.has_passed(leaf)
             for leaf, synchronizer in zip(leaves, found, strict=True)
         ):
-            return  # the ranks' own step: they differ until the broadcast
+            return  # until the broadcast, ranks differ because each made its own first step
         synchronizer = found[0] if found else None
         variables = self.model.trainable_variables
         settings = [setting for leaf in leaves for setting in _settings(leaf)]
@@ -199,17 +212,18 @@ class Watch:
             if updates != 0 or calls <= 0:
                 continue
             if not self._has_trained:
-                # Keras has counted the step that found no data.
+                # Keras counted the step that found no data.
                 raise GuardError(
-                    "Use fewer ranks or smaller batches, or hvd.shard(..., uneven='repeat'), by "
-                    "which each rank has data.\n"
-                    f"Nothing was trained: rank {basics.rank()} got no batches."
+                    "Use fewer ranks or smaller batches. Or use hvd.shard(..., uneven='repeat'), "
+                    "which gives data to each rank.\n"
+                    f"Nothing was trained, because rank {basics.rank()} got no batches."
                 )
-            raise GuardError(
-                "Use one of Keras' optimizers; or do not wrap this one, and reduce with "
-                "tf_hvd.DistributedGradientTape in a train_step of your own.\n"
-                f"{type(leaf).__name__} counted {calls} updates but reduced no gradient: its class "
-                f"updates variables without calling the methods that tf_hvd hooks into.\n{OFF}"
+            raise NotDistributedError(
+                "Use one of Keras' optimizers. Or do not wrap this optimizer, and reduce gradients "
+                "with tf_hvd.DistributedGradientTape in your own train_step.\n"
+                f"{type(leaf).__name__} counted {calls} updates but reduced no gradients, because "
+                "its class updates variables without the methods that tf_hvd hooks into.\n"
+                f"{OFF}"
             )
 
 
@@ -217,17 +231,17 @@ _WEIGHTS = "comparison of weights (at the end of an epoch, or check_weights)"
 _DIFFERENT = "comparison of weights that differ"
 _WEIGHTS_CURE = (
     "Broadcast the initial values (broadcast_variables), reduce the gradients "
-    "(DistributedOptimizer), and let no branch or callback depend on the rank."
+    "(DistributedOptimizer), and run the same branches and callbacks on all ranks."
 )
 _LOCAL = "For weights that are meant to differ, call optimizer.register_local_var(variable)."
 _SETTINGS_CURE = (
-    "Use one learning rate and make the same updates on all ranks: let no callback or branch "
-    "depend on the rank."
+    "Use the same learning rate and make the same updates on all ranks: run the same branches and "
+    "callbacks on all of them."
 )
 
 
 class _Setting(NamedTuple):
-    """What ranks must have alike besides weights."""
+    """A value, other than a weight, that must be the same on all ranks; stored as bits."""
 
     name: str
     bits: int  # up to 62
@@ -246,18 +260,25 @@ def _settings(optimizer: Any) -> list[_Setting]:
     ]
 
 
-def check_weights(variables: Sequence[Any], process_set: ProcessSet = global_process_set) -> None:
-    """Compares the bits of variables between ranks; all ranks must call it.
+def check_weights(
+    variables: Sequence[Any], *, process_set: ProcessSet = global_process_set
+) -> None:
+    """Compare variables bit by bit across ranks, and raise an error on all ranks if they differ.
 
-    Ranks that have joined are left out.
+    All ranks in the set must call this function, except ranks that have called `join`.
 
     Args:
-      variables: tf.Variables or Keras variables, or a Keras model for its trainable
-        ones: the same number on all ranks.
-      process_set: the ranks that are compared.
+      variables: list of tf.Variables or Keras variables, of the same length on all ranks. Pass a
+        Keras model to compare its trainable variables.
+      process_set: the ranks to compare.
 
     Raises:
-      GuardError: they differ; on all ranks, with the same text.
+      GuardError: the variables differ; raised on all ranks, with the same text.
+
+    Example:
+      model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+      hvd.broadcast_variables(model.variables, root_rank=0)
+      hvd.check_weights(model.trainable_variables)
     """
     variables = list(getattr(variables, "trainable_variables", variables))
     _compare(variables, [], process_set)
@@ -274,7 +295,7 @@ def _compare(
     if not wrong.any():
         return
     weights, others = wrong[: len(variables)], np.flatnonzero(wrong[len(variables) :])
-    # One of the weights is enough to say which ranks have them alike.
+    # A single weight is enough to determine which ranks agree.
     asked = [int(weights.argmax())] if weights.any() else []
     asked += [len(variables) + int(index) for index in others]
     mine = tf.concat([[basics.rank()], tf.gather(values, asked)], axis=0)
@@ -293,7 +314,7 @@ def _compare(
     for index, column in zip(others, columns, strict=True):
         texts.append(_differs(settings[int(index)], ranks, column))
     cure, local = (_WEIGHTS_CURE, [_LOCAL]) if weights.any() else (_SETTINGS_CURE, [])
-    raise GuardError("\n".join([cure, " ".join(texts), *local, OFF]))
+    raise RanksDifferError("\n".join([cure, " ".join(texts), *local, OFF]))
 
 
 def _sides(ranks: Sequence[int], values: Any) -> str:
@@ -313,20 +334,23 @@ def _differs(setting: _Setting, ranks: Sequence[int], values: Any) -> str:
 
 
 def shows_progress(model: Any) -> bool:
-    """Whether this rank shows Keras' progress bar: one rank, unless each trains by itself."""
-    return not watches() or metrics.shows_progress(model)
+    """Whether this rank shows Keras' progress bar; all ranks do if they train separately."""
+    return not watches() or reduced_metrics.shows_progress(model)
 
 
 def no_jit(model: Any) -> bool:
-    """Whether a model that Keras would compile for a GPU holds collectives; says so once."""
-    process_set = metrics.process_set_of(model)
+    """Whether to disable XLA for this model because its collectives may run on a GPU.
+
+    If so, rank 0 logs a message once.
+    """
+    process_set = reduced_metrics.process_set_of(model)
     distributed = compat.synchronizer_of(getattr(model, "optimizer", None)) is not None
-    alone = basics.is_initialized() and not agreement.takes_part(process_set)
-    if alone or not (distributed or watches()):
+    outside = basics.is_initialized() and not agreement.takes_part(process_set)
+    if outside or not (distributed or watches()):
         return False
     if basics.is_initialized() and basics.rank() == 0:
         log.warn_once(
-            'jit_compile="auto" means False here: collectives that XLA compiles have not been run '
-            "on a real GPU yet. jit_compile=True compiles them all the same."
+            'jit_compile="auto" means False here, because collectives compiled by XLA have not '
+            "been run on a real GPU yet. To compile the model anyway, pass jit_compile=True."
         )
     return True

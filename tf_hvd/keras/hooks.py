@@ -1,16 +1,17 @@
-"""The two ways in which tf_hvd gets into the methods of Keras: for one object, and for all.
+"""Hook Keras methods, for one object or for all objects of a class.
 
-- `put_around`: one object's, such as those of a wrapped optimizer. A function in an instance's
-  `__dict__` goes along with `copy.copy`, `copy.deepcopy` and pickle, and still acts on the object
-  that it was made for. Here the class has the function, and a table outside of all objects says
-  for which of them it does something: a copy is not in the table, so it is as plain as if it had
-  just been made.
-- `put_around_all`: those of every object of a class, also of objects that were not given to tf_hvd:
-  an optimizer that should have been wrapped, a `fit`, a layer (tf_hvd.keras.patches). Copies need
-  not be plain there.
+- `put_around` hooks a method of one object, such as a wrapped optimizer. A function in the
+  instance's `__dict__` would be copied with the instance, and would still act on the original.
+  Therefore the function is added to the class, and a separate table lists the objects it acts on. A
+  copy is not in the table, so it behaves like a new object.
+- `put_around_all` hooks a method of all objects of a class, including copies, because some objects
+  are never passed to tf_hvd. Examples are an optimizer that should have been wrapped, a model in
+  `fit`, and a layer (tf_hvd.keras.patches).
 
-Either calls one function with the object, the method, and its arguments. Callbacks of ours need
-neither: they are subclasses (tf_hvd.keras.keras_variants).
+In both cases the hook is called with the object, the method and the method's arguments.
+
+tf_hvd's own callbacks do not need hooks, because they are subclasses of Keras' callbacks
+(tf_hvd.keras.keras_variants).
 """
 
 import functools
@@ -20,12 +21,12 @@ from typing import Any
 
 from tf_hvd.core.tensorflow_hooks import SAVED_CHILDREN, around_a_method, verbatim
 
-# What a class' function has that calls `Around` for all.
+# Marks a function in a class that calls `Around` for all objects.
 _FOR_ALL = "_tf_hvd_watched"
-# What a class' function has that looks into the table: whether the class had one of its own.
+# Marks a function in a class that reads the table. Value: whether the class defined the method.
 _MARK = "_tf_hvd_looks_up"
 LIBRARIES = ("keras", "tf_keras", "tf_hvd")
-# Called with the object, the method as the object has it without us, and then its arguments.
+# Called with the object, the object's original method, and the arguments.
 Around = Callable[..., Any]
 
 
@@ -36,7 +37,7 @@ class _Own:
         self.note: Any = None
 
 
-# By identity: objects that are equal are not the same, and some have no hash.
+# The keys are identities, because equal objects must be distinguished, and some are not hashable.
 _owned: dict[int, tuple[weakref.ref[Any], _Own]] = {}
 
 
@@ -54,7 +55,7 @@ def _of(target: Any) -> _Own | None:
 
 
 def _inherited(kind: type, name: str) -> Callable[[Any], Any]:
-    """What gives an object's method as `kind` has it without us."""
+    """Return a function that maps an object to its original method, without the hook in `kind`."""
     if name in vars(kind):
         original = vars(kind)[name]
         return lambda target: original.__get__(target, kind)
@@ -62,7 +63,7 @@ def _inherited(kind: type, name: str) -> Callable[[Any], Any]:
 
 
 def _look_up(kind: type, name: str) -> None:
-    """Makes the method of a class look into the table, for objects of exactly that class."""
+    """Make a method read the table, for objects of exactly the class `kind`."""
     if hasattr(vars(kind).get(name), _MARK):
         return
     inherited, own = _inherited(kind, name), name in vars(kind)
@@ -81,7 +82,7 @@ def _look_up(kind: type, name: str) -> None:
 
 
 def put_around_all(kind: type, name: str, around: Around) -> None:
-    """From now on the class' method is `around(object, method, ...)`, for all objects; once."""
+    """Replace a method with `around(object, method, ...)` for all objects of a class, once."""
     original = vars(kind)[name]
     if hasattr(original, _FOR_ALL):
         return
@@ -95,26 +96,27 @@ def put_around_all(kind: type, name: str, around: Around) -> None:
 
 
 def defines(kind: type, name: str) -> bool:
-    """Whether the class itself has the method, and not for us alone."""
+    """Whether the class itself defines the method; hooks of tf_hvd are ignored."""
     return name in vars(kind) and bool(getattr(vars(kind)[name], _MARK, True))
 
 
 def put_around(target: Any, name: str, around: Around) -> None:
-    """From now on `target.name(...)` is `around(target, method, ...)`.
+    """Replace `target.name(...)` with `around(target, method, ...)`.
 
-    The last one that is put there is the outermost.
+    If several functions are added, the last function is the outermost.
     """
     if name in getattr(target, "__dict__", {}):
         raise ValueError(
-            f"{name}() of this {type(target).__name__} was replaced on the instance: wrap the "
-            "optimizer first, or override the method in a subclass."
+            f"{name}() of this {type(target).__name__} was replaced on the instance, so tf_hvd "
+            "cannot hook into it. Wrap the optimizer before you replace the method, or override "
+            "the method in a subclass."
         )
     _look_up(type(target), name)
     _own(target).around.setdefault(name, []).append(around)
 
 
 class _OwnAttribute:
-    """In a class: an attribute of those objects that the table gives one."""
+    """A class attribute that exists only for objects with an entry in the table."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -129,31 +131,31 @@ class _OwnAttribute:
 
 
 def add(target: Any, name: str, value: Any) -> None:
-    """Gives the object a method, or another attribute, that its class has not."""
+    """Add a method or other attribute to one object, if its class does not define it."""
     if not isinstance(vars(type(target)).get(name), _OwnAttribute):
         setattr(type(target), name, _OwnAttribute(name))
     _own(target).attributes[name] = value
 
 
 def note(target: Any, value: Any) -> None:
-    """From now on `noted(target)` gives `value`."""
+    """Store a value for this object; `noted(target)` returns the value."""
     _own(target).note = value
 
 
 def noted(target: Any) -> Any:
-    """What was noted of this very object; None for nothing."""
+    """The value that `note` stored for this very object; None without a value or for a copy."""
     own = _of(target)
     return None if own is None else own.note
 
 
 def forget(target: Any) -> None:
-    """Makes the object as plain as a copy of it."""
+    """Remove the object's hooks and its note."""
     if _of(target) is not None:
         del _owned[id(target)]
 
 
 def overrides(target: Any, name: str) -> bool:
-    """Whether a class of the user's has the method: one that is neither Keras' nor ours."""
+    """Whether the object's method is defined in a class outside Keras and tf_hvd."""
     return any(
         defines(kind, name) and kind.__module__.partition(".")[0] not in LIBRARIES
         for kind in type(target).__mro__
@@ -161,10 +163,10 @@ def overrides(target: Any, name: str) -> bool:
 
 
 def track_when_saved(optimizer: Any, state: Callable[[], Sequence[Any]]) -> None:
-    """Has a SavedModel keep variables with the optimizer, for functions that update by it.
+    """Make a SavedModel track the variables that `state` returns, as part of the optimizer.
 
-    TensorFlow saves no function that uses a variable which no object has. Keras' own formats and
-    checkpoints do not get them.
+    TensorFlow cannot save a function, such as a training step, that uses an untracked variable.
+    Keras' own formats and checkpoints do not contain these variables.
     """
 
     def children(

@@ -1,11 +1,13 @@
-"""One set of callbacks for Keras 3 and for tf_keras.
+"""Make callback classes for both Keras 3 and tf_keras.
 
-What a callback does is written once, in a class without a base; here it is put on
-the base class of the Keras that will call it. Where it changes what Keras' class does in
-methods that only some Keras has, `methods_around(base)` of it gives those, by name.
+A callback's behaviour is written once, in a class without a base. This module combines that class
+with a base class from the Keras version that will call the callback. A behaviour may define
+`methods_around(base)` for methods that only some Keras versions have. This function returns a
+dictionary of additional methods, with their names as keys.
 """
 
 import functools
+import inspect
 import types
 from collections.abc import Mapping
 from typing import Any
@@ -14,36 +16,47 @@ import tensorflow as tf
 
 from tf_hvd.keras import compat
 
-# The name of each class, what it does, and the name of its base in keras.callbacks.
+# For each class: its name, its behaviour, and the name of its base in keras.callbacks.
 Parts = Mapping[str, tuple[type, str]]
 
 
 def _refusal(module: str, name: str) -> Any:
     def refuse(_: Any) -> bool:
         raise TypeError(
-            f"{module}.{name} is the Keras 3 class; for a tf_keras model use "
+            f"{module}.{name} is a Keras 3 callback, but the model is a tf_keras model. Use "
             f"{module}.of(tf_keras).{name}."
         )
 
     return refuse
 
 
+def _doc(behaviour: type, base: Any) -> str:
+    """The behaviour's docstring, followed by that of `base` if `base` defines the arguments."""
+    text = inspect.getdoc(behaviour) or ""
+    return text if "__init__" in vars(behaviour) else f"{text}\n\n{inspect.getdoc(base)}"
+
+
 class KerasVariants:
-    """The classes of a module for each Keras; those for `tf.keras` are its attributes."""
+    """A module's classes for each Keras version. Those for `tf.keras` are module attributes."""
 
     def __init__(self, module: str, parts: Parts) -> None:
         self._module = module
         self._parts = parts
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the classes for the Keras version that `tf.keras` refers to."""
+        return [name for name in self._parts if hasattr(self.of(tf.keras), name)]
+
     @functools.lru_cache(maxsize=4)  # noqa: B019 - there is one object for each module
     def of(self, keras: Any) -> types.SimpleNamespace:
-        """The classes for the module `keras` or `tf_keras`, under their names."""
+        """The classes for the module `keras` or `tf_keras`, by name."""
         made = types.SimpleNamespace()
         for name, (behaviour, base) in self._parts.items():
             if not hasattr(keras.callbacks, base):
-                continue  # not every Keras has each
+                continue  # this Keras version does not have the base class
             bases = (behaviour, getattr(keras.callbacks, base))
-            contents = {"__module__": self._module, "__doc__": behaviour.__doc__}
+            contents = {"__module__": self._module, "__doc__": _doc(behaviour, bases[1])}
             if not hasattr(bases[1], compat.ASKED_BY_TF_KERAS):
                 contents[compat.ASKED_BY_TF_KERAS] = _refusal(self._module, name)
             if hasattr(behaviour, "methods_around"):
@@ -52,16 +65,19 @@ class KerasVariants:
         return made
 
     def attribute(self, name: str) -> Any:
-        """For the module's `__getattr__`: the class for the Keras that `tf.keras` is."""
+        """Return the class `name` for `tf.keras`; used as the module's `__getattr__`."""
         if name in self._parts:
             return getattr(self.of(tf.keras), name)
         raise AttributeError(f"module {self._module!r} has no attribute {name!r}")
 
 
 def internal_callback(behaviour: type, base: Any, /, **contents: Any) -> Any:
-    """A callback of tf_hvd's own, which stands among the user's in a `fit`.
+    """Create an internal callback to run alongside the user's callbacks in `fit`.
 
-    `behaviour` is a class without a base, `contents` are attributes of the new one.
+    Args:
+      behaviour: class without a base, which defines the callback's methods.
+      base: base class of all callbacks in the Keras version that calls the callback.
+      **contents: attributes of the new class.
     """
     name = behaviour.__name__.lstrip("_")
     contents = {"__module__": behaviour.__module__, **contents}

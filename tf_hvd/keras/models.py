@@ -1,4 +1,4 @@
-"""Loading a model that is to be trained on."""
+"""Load saved models for training on all ranks."""
 
 import contextlib
 import importlib
@@ -18,15 +18,15 @@ from tf_hvd.keras import compat
 from tf_hvd.keras.optimizer import DistributedOptimizer
 from tf_hvd.keras.sync_batch_norm import synchronize_again
 
-# What the older formats call an optimizer's count of updates.
+# Names of an optimizer's update counter in older formats.
 _COUNTS = re.compile(r"(^|/)_?iter(ation|ations)?(:0|/\.ATTRIBUTES/VARIABLE_VALUE)?$")
 
 
 def _version_in(filepath: Any) -> str:
-    """The version of Keras that wrote the file; empty if it does not say."""
+    """The Keras version that wrote the file; empty if the file does not contain a version."""
     path = os.fspath(filepath)
     if os.path.isdir(path):
-        return "2"  # a SavedModel: Keras 3 writes none that it could load
+        return "2"  # Keras 3 cannot load a SavedModel
     if not os.path.isfile(path):
         return ""
     if zipfile.is_zipfile(path):
@@ -43,7 +43,7 @@ def _version_in(filepath: Any) -> str:
 
 
 def _keras_for(filepath: Any, legacy_opts: bool) -> Any:
-    """The Keras that can load the file: `keras` or `tf_keras`; tf.keras if it does not say."""
+    """The module that can load the file: `keras`, `tf_keras`, or `tf.keras` if this is unknown."""
     major = "2" if legacy_opts else _version_in(filepath).partition(".")[0]
     if not major:
         return tf.keras
@@ -51,9 +51,10 @@ def _keras_for(filepath: Any, legacy_opts: bool) -> Any:
 
 
 def _scaled_by_policy(filepath: Any) -> bool:
-    """Whether the saved optimizer was in a LossScaleOptimizer that is not in the model's config.
+    """Whether `compile` wrapped the optimizer in a LossScaleOptimizer before the model was saved.
 
-    `compile` had put it there under the policy mixed_float16, and does so again only under it.
+    Under the policy mixed_float16, `compile` adds a LossScaleOptimizer that is not in the model's
+    config. The optimizer's state can be restored only under this policy.
     """
     path = os.fspath(filepath)
     if not (os.path.isfile(path) and zipfile.is_zipfile(path)):
@@ -72,7 +73,7 @@ def _scaled_by_policy(filepath: Any) -> bool:
 
 @contextlib.contextmanager
 def _policy(keras: Any, name: str | None) -> Iterator[None]:
-    """Within it the global policy of a Keras is `name`; None: what it is."""
+    """Set the global dtype policy of `keras` within the block; None leaves it unchanged."""
     if hasattr(keras, "config"):
         get, put = keras.config.dtype_policy, keras.config.set_dtype_policy
     else:
@@ -87,7 +88,7 @@ def _policy(keras: Any, name: str | None) -> Iterator[None]:
 
 
 def _updates_in(filepath: Any) -> int:
-    """The optimizer's count of updates in one of the older formats; 0 if it cannot be told."""
+    """The optimizer's update count in a file with an older format; 0 if it cannot be read."""
     path = os.fspath(filepath)
     if os.path.isdir(path):
         reader = tf.train.load_checkpoint(os.path.join(path, "variables", "variables"))
@@ -109,16 +110,16 @@ def _updates_in(filepath: Any) -> int:
 
 
 def _check_state(filepath: Any, optimizer: Any) -> None:
-    """Raises if Keras has left the state of a loss-scaled optimizer behind."""
+    """Raise an error if Keras did not restore the state of a loss-scaled optimizer."""
     leaves = list(compat.leaves(optimizer))
     if leaves == [optimizer] or any(compat.updates_of(leaf) for leaf in leaves):
         return
     updates = _updates_in(filepath)
     if updates:
         raise ValueError(
-            f"load_model: {filepath}: Keras does not restore the state of "
-            f"{type(optimizer).__name__} from this format ({updates} updates so far). "
-            "Save the model as .keras; or, to train with a new optimizer, load this file with "
+            f"load_model: Keras did not restore the state of {type(optimizer).__name__} from "
+            f"{filepath}, because it does not support this format ({updates} updates so far). "
+            "Save the model as .keras. Or, to train with a new optimizer, load this file with "
             "keras.models.load_model(..., compile=False) and compile the model."
         )
 
@@ -133,37 +134,48 @@ def load_model(
     process_set: ProcessSet = global_process_set,
     **options: Any,
 ) -> Any:
-    """Loads a model that Keras has saved, as one that trains on all ranks again.
+    """Load a saved Keras model for training on all ranks.
 
-    Its optimizer is distributed, its SyncBatchNormalization layers normalize over the
-    batches of all ranks. A model of the policy mixed_float16 goes on with its loss scale and the
-    state of its optimizer, whatever the policy is now. `keras.models.load_model` gives the same
-    model with a plain optimizer and plain layers.
+    The loaded model's optimizer is distributed, and its SyncBatchNormalization layers normalize
+    over the batches on all ranks. If you load the model with `keras.models.load_model` instead, its
+    optimizer and layers are not distributed.
+
+    A model with the policy mixed_float16 keeps its loss scale and optimizer state, whatever the
+    current policy is.
 
     Args:
-      filepath: a file of Keras 3 (.keras, .h5) or of tf_keras (these, and a
-        SavedModel's directory).
-      custom_optimizers: optimizer classes that are not Keras' own.
-      custom_objects: other classes and functions that are not, by name.
-      compression: see `tf_hvd.keras.DistributedOptimizer`.
-      legacy_opts: the file is one of tf_keras with an optimizer of
-        `optimizers.legacy`; only needed where the file says no version.
-      process_set: the ranks that train together and normalize together.
-      **options: other arguments of `tf_hvd.keras.DistributedOptimizer`; no file has them.
+      filepath: a file saved by Keras 3 (.keras, .h5) or tf_keras (.keras, .h5, or a SavedModel
+        folder).
+      custom_optimizers: list of the model's optimizer classes that are not part of Keras.
+      custom_objects: dictionary of other custom classes and functions, with their names as keys.
+      compression: how gradients are compressed for transport; see `tf_hvd.Compression`.
+      legacy_opts: whether to load the file with tf_keras, for a model with an optimizer from
+        `optimizers.legacy`. Needed only if the file does not contain a version.
+      process_set: the ranks that train and normalize together.
+      **options: other arguments for `tf_hvd.DistributedOptimizer`. Saved files do not contain these
+        options.
 
     Returns:
-      The model. If the file has no optimizer, neither has the model, and a warning
-      is logged.
+      The model. If the file does not contain an optimizer, the model has none, and a warning is
+      logged.
 
     Raises:
-      ValueError, OSError: as Keras' `load_model`.
-      ValueError: the state of a LossScaleOptimizer is in the file (.h5, a SavedModel), and Keras
-        does not restore it.
-      ImportError: the file is one of tf_keras, which is not installed.
+      ValueError, OSError: Keras' `load_model` raised the error.
+      ValueError: the file (.h5 or a SavedModel) contains the state of a LossScaleOptimizer. Keras
+        cannot restore this state from this format.
+      ImportError: the file needs tf_keras, which is not installed.
+
+    Example:
+      model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+      model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(1e-3)), "mse")
+      same = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+      model.fit(np.ones([4, 2]), np.ones([4, 1]), callbacks=[same], verbose=0)
+      model.save(f"model-{hvd.rank()}.keras")
+      again = hvd.load_model(f"model-{hvd.rank()}.keras")
     """
+    keras = _keras_for(filepath, legacy_opts)
     objects = {kind.__name__: kind for kind in custom_optimizers or ()}
     objects.update(custom_objects or {})
-    keras = _keras_for(filepath, legacy_opts)
     scaled = _scaled_by_policy(filepath)
     with _policy(keras, "mixed_float16" if scaled else None):
         model = keras.models.load_model(filepath, custom_objects=objects)
@@ -171,7 +183,8 @@ def load_model(
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None:
         log.warning(
-            "%s holds no optimizer: compile the model with a DistributedOptimizer to train it.",
+            "%s does not contain an optimizer: to train the model, compile it with a "
+            "DistributedOptimizer.",
             filepath,
         )
     else:

@@ -1,4 +1,4 @@
-"""The methods of Keras' classes that call the guard, for what has no instance of ours."""
+"""Hook tf_hvd into Keras' classes, for objects that a program does not pass to tf_hvd."""
 
 import functools
 from collections.abc import Callable
@@ -8,27 +8,30 @@ import tensorflow as tf
 import wrapt
 
 from tf_hvd.keras import adapted, compat, data_order, fit_config, fit_sync, guard, hooks, resume
+from tf_hvd.keras.distribution import installed as distributed
+from tf_hvd.keras.distribution import moments
 from tf_hvd.keras.keras_variants import internal_callback
+from tf_hvd.keras.learning_rate import warmup_schedule_of
 from tf_hvd.training.guard import watches
 
-# What the methods that make updates call their first argument.
+# The name of the first argument of each method that makes updates.
 _GRADIENTS = {"apply": "grads", "apply_gradients": "grads_and_vars"}
 
 
 @functools.cache
 def install() -> None:
-    """Makes Keras and tf_keras, imported or not yet, call the guard. Once."""
+    """Hook tf_hvd into Keras 3 and tf_keras, immediately or when the program imports them."""
     for name in ("keras", "tf_keras"):
         wrapt.register_post_import_hook(patch, name)
 
 
 def patch(module: Any) -> None:
-    """Replaces the methods of classes in `keras` or `tf_keras`, once.
+    """Replace methods in the classes of `keras` or `tf_keras`.
 
-    Keras 3 on another backend than TensorFlow is left alone.
+    Keras 3 is not changed if its backend is not TensorFlow.
 
     Raises:
-      ImportError: a method is not there.
+      ImportError: a method that tf_hvd hooks into does not exist.
     """
     if module.__name__ == "keras" and module.backend.backend() != "tensorflow":
         return
@@ -36,9 +39,12 @@ def patch(module: Any) -> None:
     if missing:
         names = ", ".join(name.removeprefix(f"{module.__name__}: ") for name in missing)
         raise ImportError(
-            f"{module.__name__} {module.__version__} lacks {names}, which tf_hvd "
-            f"hooks into. Install a newer tf_hvd, or an older {module.__name__}."
+            f"tf_hvd cannot hook into {module.__name__} {module.__version__}, which does not have "
+            f"{names}. Install a newer tf_hvd, or an older {module.__name__}."
         )
+    warmup_schedule_of(module)  # registers the class, so that models compiled with it load
+    if module.__name__ == "keras":
+        distributed.install()
     arounds: dict[str, hooks.Around] = {
         "callbacks": functools.partial(_watched_callbacks, module.callbacks.Callback),
         "batch norm": _watched_batch_norm,
@@ -47,6 +53,8 @@ def patch(module: Any) -> None:
         "jit": _uncompiled,
         "adapted": _noted_layer,
         "compiled": _noted_model,
+        "results": distributed.results_of,
+        "scale": distributed.scaled_loss,
     }
     by_name: dict[str, Callable[..., Any]] = {
         "update": _watched_update,
@@ -61,10 +69,13 @@ def patch(module: Any) -> None:
 def _watched_update(name: str, optimizer: Any, update: Any, /, *args: Any, **kwargs: Any) -> Any:
     argument = _GRADIENTS[name]
     if not args and argument not in kwargs:
-        return update(**kwargs)  # which says what is missing
-    # A generator is read once: what was read is handed on.
+        return update(**kwargs)  # raises: an argument is missing
+    # A generator can be read only once, so its contents are passed on.
     given = list(kwargs.pop(argument) if argument in kwargs else args[0])
     gradients = given if name == "apply" else [gradient for gradient, _ in given]
+    used = distributed.Used.distribution and name == "apply"
+    if used and distributed.makes_distributed(optimizer):
+        return optimizer.apply(given, *args[1:], **kwargs)
     check = guard.before_update(optimizer, gradients)
     with tf.control_dependencies([] if check is None else [check]):
         return update(given, *args[1:], **kwargs)
@@ -73,6 +84,8 @@ def _watched_update(name: str, optimizer: Any, update: Any, /, *args: Any, **kwa
 def _watched_batch_norm(
     layer: Any, call: Any, /, inputs: Any, training: Any = None, mask: Any = None
 ) -> Any:
+    if distributed.is_on():
+        return moments.batch_norm(layer, call, inputs, training, mask)
     known = tf.get_static_value(training) if tf.is_tensor(training) else bool(training)
     if layer.synchronized and layer.trainable and (known is None or known):
         guard.before_batch_norm(layer)
@@ -109,9 +122,9 @@ def _watched_callbacks(
     *args: Any,
     **kwargs: Any,
 ) -> None:
-    # `fit` wants a history, `evaluate` and `predict` do not.
+    # Only `fit` requests a history; `evaluate` and `predict` do not.
     if add_history:
-        callbacks = tf.nest.flatten(callbacks or [])
+        callbacks = [*distributed.callbacks(base), *tf.nest.flatten(callbacks or [])]
         if watches():
             callbacks = fit_sync.surround(base, [*callbacks, internal_callback(guard.Watch, base)])
         else:
@@ -141,4 +154,4 @@ def _noted_layer(layer: Any, init: Any, /, *args: Any, **kwargs: Any) -> None:
 
 def _noted_model(model: Any, make_function: Any, /, *args: Any, **kwargs: Any) -> Any:
     adapted.note_model(model)
-    return make_function(*args, **kwargs)
+    return distributed.make_function(model, make_function, *args, **kwargs)

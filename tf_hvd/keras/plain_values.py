@@ -1,7 +1,7 @@
-"""Plain values as bytes: what is written beside a backup, which runs no code when it is read.
+"""Serialize plain values into bytes, for the file with rank states next to a backup.
 
-NumPy's archive of the arrays, with JSON that numbers them. Not pickle, by which a file of
-somebody else's could run what it likes.
+The format is a NumPy archive of arrays, with JSON that refers to the arrays by number. Pickle is
+not used, because a pickle file from another user could run arbitrary code.
 """
 
 import io
@@ -17,9 +17,10 @@ _CONTAINERS: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "dict":
 
 
 def dumps(value: Any) -> bytes:
-    """The bytes of None, numbers, texts, bytes, arrays, tensors, and containers of them.
+    """Serialize None, a number, string, bytes, array or tensor, or a container of these.
 
-    Anything else is a TypeError.
+    Raises:
+      TypeError: the value has another type.
     """
     arrays: list[Any] = []
     head = json.dumps(_encode(value, arrays))
@@ -29,18 +30,18 @@ def dumps(value: Any) -> bytes:
 
 
 def loads(data: bytes) -> Any:
-    """The value that `dumps` was given; tensors are arrays.
+    """Return the value that was passed to `dumps`, with tensors as arrays.
 
     Raises:
-      ValueError: `dumps` has not written this, or that of an older tf_hvd.
+      ValueError: the data was not written by `dumps` of this version of tf_hvd.
     """
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
             return _decode(json.loads(arrays["json"].tobytes()), arrays)
     except (EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
         raise ValueError(
-            "this backup was not written by this version of tf_hvd: remove it to train from the "
-            "beginning, or install the version that wrote it."
+            "this backup was not written by this version of tf_hvd. Remove the backup to train "
+            "from the beginning, or install the version that wrote it."
         ) from error
 
 
@@ -56,19 +57,19 @@ def _encode(value: Any, arrays: list[Any]) -> Any:
         return {"bytes": len(arrays) - 1}
     if isinstance(value, (np.ndarray, np.generic)) or tf.is_tensor(value):
         return _encode_array(value, arrays)
-    raise TypeError(f"{type(value).__name__} is not supported")
+    raise TypeError(f"the type {type(value).__name__} is not supported")
 
 
 def _encode_array(value: Any, arrays: list[Any]) -> Any:
     if tf.is_tensor(value) and not hasattr(value, "numpy"):
-        raise TypeError("a tensor of a graph has no value")
+        raise TypeError("a tensor in a graph does not have a value")
     array = np.asarray(value)
     try:
         name = tf.as_dtype(array.dtype).name
     except TypeError:
         name = "string"
     if name == "string":
-        raise TypeError(f"an array of {array.dtype} is not supported")
+        raise TypeError(f"an array with the dtype {array.dtype} is not supported")
     arrays.append(array)
     return {"array": len(arrays) - 1, "dtype": name, "scalar": isinstance(value, np.generic)}
 
@@ -76,7 +77,7 @@ def _encode_array(value: Any, arrays: list[Any]) -> Any:
 def _decode(value: Any, arrays: Mapping[str, Any]) -> Any:
     if not isinstance(value, dict):
         return value
-    if "array" in value:  # NumPy knows the bytes of a bfloat16, not its name
+    if "array" in value:  # NumPy stores bfloat16 values, but not the name of the dtype
         kind = tf.as_dtype(value["dtype"]).as_numpy_dtype
         array = arrays[f"arr_{value['array']}"].view(kind)
         return array[()] if value["scalar"] else array

@@ -1,12 +1,13 @@
-"""What a resumed `fit` needs besides the model of the first rank.
+"""Save and restore the state that a resumed `fit` needs besides the first rank's model.
 
-- Of callbacks: what decides when they act next, such as `best` and `wait` of EarlyStopping.
-- Of each rank: what training/snapshot.py collects, and the variables of the model and the optimizer
-  that are not those of the first rank (moving statistics, seeds, variables that are local, Keras'
-  sums of gradients of an update that is not complete).
+- Callbacks: the attributes that determine their next actions, such as `best` and `wait` in
+  EarlyStopping.
+- Each rank: the state that training/snapshot.py collects, and the model and optimizer variables
+  that differ from the first rank's. Such variables are moving statistics, seeds, local variables,
+  and Keras' gradient sums for an incomplete update.
 
-Each is an entry, a plain value under a name. A rank's callbacks are mostly those of the first
-rank, so its entries are only those that differ.
+An entry is a plain value with a name. Each rank stores only the entries that differ from the first
+rank's entries.
 """
 
 import hashlib
@@ -31,7 +32,7 @@ Entries = dict[str, Any]
 
 
 def _named(callbacks: Sequence[Any]) -> dict[str, Any]:
-    """The callbacks, by names that do not depend on the place of other classes in the list."""
+    """The callbacks by name. The names do not depend on callbacks from other classes."""
     found: dict[str, Any] = {}
     for callback in callbacks:
         kind = type(callback).__qualname__
@@ -48,7 +49,7 @@ def _remembered(callback: Any) -> dict[str, Any]:
 
 
 def _callback_entries(callbacks: Sequence[Any]) -> dict[str, bytes]:
-    """For each that remembers something, what `plain_values.dumps` makes of it."""
+    """The serialized state of each callback that has state, by name."""
     found = {}
     for name, callback in _named(callbacks).items():
         values = _remembered(callback)
@@ -58,8 +59,8 @@ def _callback_entries(callbacks: Sequence[Any]) -> dict[str, bytes]:
             except TypeError as error:
                 which = f"{'one of ' * (len(values) > 1)}{', '.join(values)}"
                 raise TypeError(
-                    f"{type(callback).__name__}: cannot back up {which} ({error}). Supported: "
-                    "numbers, strings, arrays, and lists, tuples, sets and dicts of them."
+                    f"{type(callback).__name__}: cannot back up {which} ({error}). Store numbers, "
+                    "strings, arrays, or lists, tuples, sets and dicts of these."
                 ) from error
     return found
 
@@ -72,7 +73,7 @@ def _restore_callbacks(callbacks: Sequence[Any], entries: Mapping[str, Any]) -> 
 
 
 def _variables(model: Any) -> dict[str, Any]:
-    """All that determines how training goes on, by names that a new process gives again."""
+    """All variables that affect further training, by names that are the same in a new process."""
     optimizer = getattr(model, "optimizer", None)
     groups = {
         "weight": model.weights,
@@ -94,7 +95,10 @@ def _fingerprints(model: Any) -> dict[str, int]:
 
 
 def _variable_entries(model: Any, others: Mapping[str, int]) -> Entries:
-    """The seeds, which Keras' backup has not, and variables unlike those that are `others`."""
+    """The values of all seeds, and of variables with fingerprints that differ from `others`.
+
+    The seeds are always included, because Keras' backup does not contain them.
+    """
     variables, mine = _variables(model), _fingerprints(model)
     return {
         name: variables[name].numpy()
@@ -104,15 +108,21 @@ def _variable_entries(model: Any, others: Mapping[str, int]) -> Entries:
 
 
 def _updates(model: Any) -> int:
-    """By this it is known which backup of Keras a file of ours belongs to."""
+    """The optimizer's update count, which shows whether rank states match Keras' backup."""
     optimizer = getattr(model, "optimizer", None)
     return 0 if optimizer is None else compat.updates_of(next(compat.leaves(optimizer))) or 0
 
 
 class RankStates:
-    """The entries of all ranks of one `fit`, beside Keras' backup; the first rank has the file.
+    """The entries of all ranks in one `fit`; the first rank stores them next to Keras' backup.
 
-    The program's callbacks have all begun. Without a process set this rank is by itself.
+    Create this object after `on_train_begin` has run in all of the program's callbacks.
+
+    Args:
+      callbacks: the program's callbacks.
+      model: the model being trained.
+      place: the position of `fit` in its data.
+      process_set: the ranks in the `fit`; None if this rank saves and restores on its own.
     """
 
     def __init__(
@@ -126,8 +136,8 @@ class RankStates:
         self._model = model
         self._epoch = 0
         optimizer = getattr(model, "optimizer", None)
-        # Ranks that have not agreed may find different files: with other counts of passes than the
-        # rest, one would reduce at another batch.
+        # Ranks that have not agreed may find different files. If their pass counts differed, they
+        # would reduce gradients at different batches.
         agreed = process_set is not None or not basics.is_initialized() or basics.size() == 1
         self._snapshot = Snapshot(
             lambda: compat.random_states(model),
@@ -143,7 +153,7 @@ class RankStates:
         self._others: list[bytes] = []
 
     def _of(self, place: int, value: Any) -> Any:
-        """The value of the rank at a place of the process set, on all of them."""
+        """Broadcast a value within the process set, from the rank at index `place` in it."""
         if self._process_set is None:
             return value
         return broadcast_object(
@@ -154,9 +164,12 @@ class RankStates:
         )
 
     def collect(self, epoch: int) -> None:
-        """Between epochs or batches, on all ranks: brings the first one what the others have.
+        """Send the state of all ranks to the first rank.
 
-        `epoch` is next, or the one that they are in.
+        All ranks must call this function, between epochs or between batches.
+
+        Args:
+          epoch: the next epoch if called between epochs, otherwise the current epoch.
         """
         states = _callback_entries(self._callbacks)
         mine = {name: hashlib.sha256(each).digest() for name, each in states.items()}
@@ -174,10 +187,10 @@ class RankStates:
         self._others = received if self._place == 0 else []
 
     def write(self, path: str) -> None:
-        """Called on the first rank, after Keras has written."""
+        """Write the file with rank states; called on the first rank after Keras' own backup."""
         mine = plain_values.dumps(self._own | _callback_entries(self._callbacks))
         contents = {"updates": _updates(self._model), "ranks": [mine, *self._others]}
-        new = f"{path}.{os.urandom(8).hex()}"  # nobody has put a link there
+        new = f"{path}.{os.urandom(8).hex()}"  # random, so that no link can exist there
         try:
             with tf.io.gfile.GFile(new, "wb") as file:
                 file.write(plain_values.dumps(contents))
@@ -188,13 +201,16 @@ class RankStates:
             raise
 
     def restore(self, path: str) -> int | None:
-        """Called on all ranks, after Keras has restored; the path counts at the first one.
+        """Restore the state on all ranks, after Keras has restored its backup.
 
-        With another number of ranks than there were, each has new random numbers, as in a new
-        training, and all else is the first rank's; an epoch begins anew.
+        If the number of ranks has changed, each rank gets new random numbers, as at the beginning
+        of training. All other state then comes from the first rank, and the epoch restarts.
+
+        Args:
+          path: path of the file with rank states; used only on the first rank.
 
         Returns:
-          The epoch to begin with; None where nothing is known.
+          The epoch to begin with; None if the epoch is unknown.
         """
         encoded = self._read(path) if self._place == 0 else []
         first, others = plain_values.loads(encoded[0]) if encoded else {}, encoded[1:]
@@ -213,7 +229,7 @@ class RankStates:
         for name in variables.keys() & own.keys():
             variables[name].assign(own[name])
         self._snapshot.restore_random_numbers(own)
-        # It would keep all else for those who follow it later.
+        # Otherwise the snapshot would keep the whole state for later callbacks.
         self._snapshot.restore({name: own[name] for name in self._snapshot.names & own.keys()})
         return None if epoch is None else int(epoch)
 
@@ -224,8 +240,8 @@ class RankStates:
             contents = plain_values.loads(file.read())
         if contents["updates"] != _updates(self._model):
             log.warning(
-                "%s does not belong to the model beside it (the job ended while it wrote a "
-                "backup): callbacks and random numbers start afresh.",
+                "the state of callbacks and random numbers is not restored, because %s does not "
+                "match the model next to it. The earlier job ended while it wrote a backup.",
                 path,
             )
             return []

@@ -1,7 +1,8 @@
-"""Gradients that the program has reduced before the update: nothing reduces them again.
+"""Detect gradients that the program has already reduced, so that they are not reduced again.
 
-What Horovod's `_allreduce` or `compute_gradients` of the optimizer returned is remembered. Of the
-rest a graph shows where it comes from, and in eager mode a DistributedGradientTape marks it.
+Gradients returned by the optimizer's `_allreduce` or `compute_gradients` are remembered. In a
+graph, the ops show the origin of other gradients. In eager mode, a DistributedGradientTape marks
+the gradients that it has reduced.
 """
 
 import functools
@@ -21,13 +22,13 @@ from tf_hvd.training import agreement, dataflow, eager_marks
 
 
 class ReducedByUser:
-    """Keeps what was reduced for the user from being reduced again by one optimizer."""
+    """Detects gradients that the program has already reduced before one optimizer's update."""
 
     def __init__(self, name: str, op: int, process_set: ProcessSet) -> None:
         self._name = name
         self._op = op
         self._process_set = process_set
-        self._passes = False  # whether one of the passes so far was reduced
+        self._passes = False  # whether any pass of this update was reduced
         self._gradients: list[Any] = []
         self._graph: Any = None
 
@@ -36,14 +37,15 @@ class ReducedByUser:
         self._graph = next(iter(enclosing_graphs()), None)
 
     def forget(self) -> None:
-        """The update is made, whether it asked or was told that all is reduced."""
+        """Forget the remembered gradients; called at the end of an update."""
         self._gradients = []
 
     def take(self, gradients: Sequence[Any]) -> bool:
-        """Whether these are the gradients that the user was given; asked once for each update.
+        """Whether these are the remembered gradients; called once per update.
 
         Raises:
-          ValueError: they are others, and reducing them again might be wrong.
+          ValueError: the program got reduced gradients but passes other gradients, for which a
+            second reduction may be wrong.
         """
         known, self._gradients = self._gradients, []
         here = self._graph in enclosing_graphs() if self._graph else tf.executing_eagerly()
@@ -53,27 +55,32 @@ class ReducedByUser:
             return True
         if self._op not in IDEMPOTENT:
             raise ValueError(
-                "these are not the gradients that compute_gradients() or _allreduce() returned, "
-                "so apply_gradients() would reduce them again: change gradients before they are "
-                "reduced (compute them with a tf.GradientTape), or clip them by the optimizer's "
-                "own arguments."
+                "apply_gradients() would reduce these gradients again, because they are not the "
+                "gradients that compute_gradients() or _allreduce() returned. Compute gradients "
+                "with a tf.GradientTape and change them before they are reduced, or clip them "
+                "with the optimizer's own arguments."
             )
         return False
 
     def before_pass(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        """Gradients are about to be added up, which hides where they come from; see `found`."""
+        """Record for `found` whether gradients are already reduced, before they are added up."""
         self._passes |= self._look(gradients, variables)
 
     def found(self, gradients: Sequence[Any], variables: Sequence[Any]) -> bool:
-        """Whether an update applies its gradients as they are, because the program reduced them.
+        """Whether an update must apply its gradients unchanged, because the program reduced them.
 
-        So it is under Horovod's names, by which apply_gradients() never reduces. One reduced
-        gradient is enough: the others may be the rank's own. Under tf_hvd's names a second Average,
-        Min or Max changes nothing, and other ops raise. Gradients are here as the program gave
-        them, before they are scaled or added up.
+        If the program imports `horovod`, one reduced gradient is enough. Horovod's
+        `apply_gradients` never reduces, and other gradients may be local to the rank.
+
+        If the program imports `tf_hvd`, gradients are reduced again with Average, Min and Max,
+        which changes nothing. With other ops this function raises an error.
+
+        Args:
+          gradients: the gradients as the program passed them, before they are scaled or added up.
+          variables: their variables, in the same order.
 
         Raises:
-          ValueError: to reduce them is wrong, or may be.
+          ValueError: a second reduction would be wrong, or may be wrong.
         """
         passes, self._passes = self._passes, False
         return passes or self._look(gradients, variables)
@@ -94,22 +101,23 @@ class ReducedByUser:
             return True
         if refuses and found:
             raise ValueError(
-                f"{self._name} would reduce these gradients a second time: they come from a "
-                "collective or a DistributedGradientTape already. Give the optimizer the gradients "
-                "of each rank, or do not wrap it."
+                f"{self._name} would reduce these gradients a second time, because they already "
+                "come from a collective or a DistributedGradientTape. Pass each rank's own "
+                "gradients to the optimizer, or do not wrap the optimizer."
             )
         if refuses and unknown:
             raise ValueError(
-                f"{self._name} may reduce these gradients a second time: a DistributedGradientTape "
-                "has reduced gradients of these variables since their last update, and these are "
-                "other tensors. Eager mode does not show whether they were made from them, for "
-                "example by clipping. Put the step into a tf.function, give the optimizer the "
-                "gradients of each rank, or do not wrap it."
+                f"{self._name} may reduce these gradients a second time. A DistributedGradientTape "
+                "has reduced gradients of these variables since their last update, but the "
+                "optimizer got other tensors. In eager mode tf_hvd cannot determine whether these "
+                "were derived from the reduced gradients, for example by clipping. Run the step "
+                "in a tf.function, pass each rank's own gradients to the optimizer, or do not wrap "
+                "the optimizer."
             )
         return False
 
 
 def as_given(gradients: Sequence[Any]) -> list[Any]:
-    """The program's own gradients, each index of IndexedSlices once, as ops made here."""
+    """Copy the program's own gradients; merge slices with the same index in IndexedSlices."""
     copied = functools.partial(tf.nest.map_structure, tf.identity, expand_composites=True)
     return [None if each is None else copied(each_row_once(each)) for each in gradients]

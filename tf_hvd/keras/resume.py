@@ -1,11 +1,12 @@
-"""Resuming: what the first rank has backed up is where all ranks go on.
+"""Resume training on all ranks from the first rank's backup.
 
-Only the first rank writes. Before training its files go to the others, into folders
-of their own for the time of this `fit`, and Keras restores there as it does anywhere.
-Beside them lies a file with what tf_hvd.keras.rank_state collects.
+Only the first rank writes a backup. Before training, its files are sent to the other ranks. These
+ranks store the files in temporary folders for the duration of `fit`, and Keras restores from there.
+A file next to the backup contains the state that tf_hvd.keras.rank_state collects.
 
-Wherever it stands among the callbacks, it acts after all others: they have begun when it
-restores, and have done what they do at the end of an epoch when it writes.
+Wherever BackupAndRestore is in the callback list, it runs after all other callbacks. When it
+restores, the `on_train_begin` methods of the other callbacks have already run. When it writes,
+their `on_epoch_end` methods have already run.
 """
 
 import inspect
@@ -19,18 +20,18 @@ import tensorflow as tf
 
 from tf_hvd.collectives.objects import Title, broadcast_object
 from tf_hvd.collectives.variables import is_seed
-from tf_hvd.core import basics
+from tf_hvd.core import basics, log
 from tf_hvd.core import files as local_files
 from tf_hvd.core.process_sets import ProcessSet
 from tf_hvd.core.tensorflow_hooks import tf_variable
 from tf_hvd.keras import compat, data_order
 from tf_hvd.keras.data_order import FollowsData, Place, new_orders
-from tf_hvd.keras.metrics import is_root, process_set_of
 from tf_hvd.keras.rank_state import RankStates
+from tf_hvd.keras.reduced_metrics import is_root, process_set_of
 from tf_hvd.training.preemption import Preemption, on_preemption
 
 Files = dict[str, bytes]
-_STATES = "tf_hvd_ranks"  # the file of rank_state, in the folder of the backup
+_STATES = "tf_hvd_ranks"  # name of rank_state's file in the backup folder
 
 
 def _read(directory: str) -> Files:
@@ -39,7 +40,7 @@ def _read(directory: str) -> Files:
         for name in names:
             path = os.path.join(folder, name)
             if name.startswith(_STATES):
-                continue  # rank_state hands out what is in it
+                continue  # rank_state sends its contents
             with tf.io.gfile.GFile(path, "rb") as file:
                 found[os.path.relpath(path, directory)] = file.read()
     return found
@@ -54,7 +55,15 @@ def _write(directory: str, files: Files) -> None:
 
 
 def hand_out(directory: str | None, process_set: ProcessSet) -> Files:
-    """The first rank's backup, which is in its directory, on all ranks; one broadcast."""
+    """Broadcast the files of the first rank's backup to all ranks.
+
+    Args:
+      directory: backup folder, or None if there is no backup; used only on the first rank.
+      process_set: the ranks that train together.
+
+    Returns:
+      The contents of the files, by path within the backup folder.
+    """
     root = (process_set.ranks or [0])[0]
     mine = _read(directory) if directory is not None and process_set.rank() == 0 else None
     files: Files = broadcast_object(
@@ -64,21 +73,29 @@ def hand_out(directory: str | None, process_set: ProcessSet) -> Files:
 
 
 class BackupAndRestore(FollowsData):
-    """Keras' BackupAndRestore: rank 0 writes, and all ranks go on where it had come to.
+    """Keras' BackupAndRestore for all ranks. Rank 0 writes the backup, and all ranks resume.
 
-    The other ranks need not see its files. Its place among the callbacks does not matter.
-    It also restores what EarlyStopping, ReduceLROnPlateau and ModelCheckpoint remember, and
-    the attributes that other callbacks name in `backup_attributes` (numbers, strings, arrays, and
-    containers of them); and, with as many ranks as before, each rank's random numbers, the
-    variables that are not those of rank 0, and the order of a shuffled tf.data.Dataset.
+    Only rank 0 needs access to the backup folder. The callback may be anywhere in the callback
+    list.
 
-    With `save_freq=100` all ranks go on behind the last batch that was backed up, in the middle of
-    its epoch.
+    In addition to the state that Keras restores, this callback restores:
+
+    - the state of EarlyStopping, ReduceLROnPlateau and ModelCheckpoint;
+    - the attributes that other callbacks list in `backup_attributes` (numbers, strings, arrays, and
+      containers of these);
+    - if the number of ranks is unchanged, each rank's random numbers and local variables, and the
+      order of a shuffled tf.data.Dataset.
+
+    With `save_freq=100`, for example, rank 0 writes a backup every 100 batches, and all ranks
+    resume after the last batch in the backup.
+
+    Arguments that are not listed here are the same as in Keras.
 
     Args:
-      backup_dir: where to; all further arguments but the last are those of Keras.
-      save_before_preemption: True: when any rank gets SIGTERM, all ranks make a backup and end,
-        with exit code 75, within two batches. A list of signals: so with these, not SIGTERM.
+      backup_dir: path of the backup folder.
+      save_before_preemption: True: when any rank receives SIGTERM, a backup is written within two
+        batches, and all ranks exit with code 75. A list of signals: these signals have this effect
+        instead of SIGTERM. Default False: signals are not handled.
     """
 
     root_writes = True
@@ -104,7 +121,7 @@ class BackupAndRestore(FollowsData):
         self._agreed = self._within_epochs = False
         self._states: RankStates | None = None
         self._epoch = 0
-        self._due = False  # a backup, when the next batch begins or the epoch ends
+        self._due = False  # whether a backup is due at the next batch or the epoch's end
         self._signals = _signals(save_before_preemption)
         self._preemption: Preemption | None = None
         self.orders = new_orders()
@@ -113,26 +130,32 @@ class BackupAndRestore(FollowsData):
     @staticmethod
     def methods_around(base: Any) -> dict[str, Any]:
         found = {name: _and_states(base, name) for name in compat.SAVES if hasattr(base, name)}
-        if hasattr(base, compat.ASKED_BY_TF_KERAS):  # tf_keras' own only if it writes then
+        if hasattr(base, compat.ASKED_BY_TF_KERAS):  # tf_keras' method depends on `save_freq`
             found[compat.ASKED_BY_TF_KERAS] = lambda self: True
         return found
 
     def lead(self, callbacks: Sequence[Any]) -> None:
-        """A `fit` with these callbacks begins; this one is called after all others."""
-        self._forget_fit()  # one that was interrupted
+        """Prepare for `fit` with these callbacks; this callback runs after all others."""
+        self._forget_fit()  # the previous `fit` may have been interrupted
         self._callbacks = callbacks
 
     @property
     def options(self) -> tuple[str, ...]:
-        """What must be equal on all ranks for backups within epochs."""
+        """The options that must be the same on all ranks for backups within epochs."""
         return (str(self.save_freq), *(str(int(signum)) for signum in self._signals))
 
     def agree(self, within_epochs: bool = False) -> None:
-        """All ranks of the model have one of these; `within_epochs`: with the same options."""
+        """Record that all ranks have this callback, and whether to allow backups within epochs.
+
+        `within_epochs` is True if the options are the same on all ranks.
+        """
         self._agreed, self._within_epochs = True, within_epochs
 
     def receive(self, files: Files) -> None:
-        """Takes what `hand_out` has brought. Called before training, on all ranks."""
+        """Store the files from `hand_out` in a temporary folder, except on the first rank.
+
+        All ranks call this function before training.
+        """
         self._received = True
         if is_root(self.model):
             return
@@ -145,7 +168,7 @@ class BackupAndRestore(FollowsData):
         self.set_model(model)  # type: ignore[attr-defined]
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Restores, if there is something; on all ranks."""
+        """Restore the backup on all ranks, if there is one."""
         process_set = process_set_of(self.model)
         if not self._received and process_set.included():
             self.receive(hand_out(self._of_root, process_set))
@@ -158,24 +181,36 @@ class BackupAndRestore(FollowsData):
             variable.assign(own)
         if self._callbacks is not None and process_set.size() == 1:
             self._within_epochs = True
-        data_order.done.batches = 0  # a `fit` before may have failed before its first epoch
+        data_order.done.batches = 0  # an earlier `fit` may have failed before its first epoch
         self._place = Place(self.orders)
         together = process_set if self._agreed else None
         self._states = RankStates(self._callbacks or (), self.model, self._place, together)
         epoch = self._states.restore(self._path)
         if epoch is not None:
             compat.begin_with(self.model, epoch)
+            self._tell(epoch)
         self._epoch = epoch or 0
         self._states.collect(self._epoch)
         self._listen(process_set)
+
+    def _tell(self, epoch: int) -> None:
+        """Log, on the first rank, the epoch and batch at which training resumes.
+
+        Epochs and batches are numbered from 1, as in Keras' progress bar.
+        """
+        if is_root(self.model):
+            done = self._place.batches
+            batch = f", batch {done + 1}" if done else ""
+            log.warning("resumed at epoch %d%s, from %s", epoch + 1, batch, self._of_root)
 
     def _listen(self, process_set: ProcessSet) -> None:
         self._preemption = None
         if self._signals:
             if not self._within_epochs or process_set.size() != basics.size():
                 raise ValueError(
-                    "BackupAndRestore: save_before_preemption needs all ranks of the job, with "
-                    "this callback on each of them, and the guard (docs/keras.md)."
+                    "BackupAndRestore: save_before_preemption= cannot work, because this callback "
+                    "is not on all ranks of the job with equal options, or the guard is off. Pass "
+                    "the same callback on all ranks, and leave the guard on."
                 )
             self._preemption = on_preemption(signals=self._signals)
 
@@ -184,7 +219,11 @@ class BackupAndRestore(FollowsData):
         return os.path.join(os.fspath(self._of_root), _STATES)
 
     def may_write(self) -> bool:
-        """Keras would write. Within an epoch it does so later, when all ranks are ready."""
+        """Whether Keras may write a backup now.
+
+        Within an epoch, record that a backup is due, so that all ranks write it before the next
+        batch.
+        """
         if self._within_epochs and self._place.batches:
             self._due = True
             return False
@@ -199,10 +238,10 @@ class BackupAndRestore(FollowsData):
         super().on_epoch_begin(epoch, logs)  # type: ignore[misc]
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Writes, if it is time, what was after the batch before."""
+        """If a backup is due, write the state after the previous batch."""
         super().on_train_batch_begin(batch, logs)  # type: ignore[misc]
-        if data_order.take_done():  # which this version of Keras has not left out
-            self._place.begin_anew()
+        if data_order.take_done():  # this Keras version cannot skip the completed batches
+            self._place.restart()
         if self._preemption is not None and self._preemption.is_time():
             self._due = True
             self._write_now()
@@ -212,7 +251,7 @@ class BackupAndRestore(FollowsData):
         self._place.batch_begin()
 
     def _write_now(self) -> None:
-        """Writes on rank 0; on all ranks."""
+        """Write the backup on rank 0 with the state of all ranks; all ranks call this method."""
         self._due = False
         if self._states is None:
             return
@@ -222,13 +261,13 @@ class BackupAndRestore(FollowsData):
         self._within_epochs = within
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Has Keras say whether it is time to write."""
+        """Let Keras decide whether a backup is due."""
         self._place.batch_end(self.model, batch)
         if self.save_freq and (self._within_epochs or is_root(self.model)):
             super().on_train_batch_end(batch, logs)  # type: ignore[misc]
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Writes on rank 0; on all ranks."""
+        """Write the backup of the completed epoch on rank 0, with the state of all ranks."""
         self._place.epoch_end()
         self._epoch = epoch + 1
         if self._states is not None:
@@ -271,7 +310,7 @@ def _signals(asked: bool | Iterable[int]) -> tuple[int, ...]:
 
 
 def last(callbacks: Sequence[Any]) -> list[Any]:
-    """The callbacks of a `fit`: the first BackupAndRestore among them acts after all others."""
+    """The callbacks for `fit`, with the first BackupAndRestore moved to the end."""
     first = next((each for each in callbacks if isinstance(each, BackupAndRestore)), None)
     if first is None:
         return list(callbacks)
@@ -280,17 +319,23 @@ def last(callbacks: Sequence[Any]) -> list[Any]:
 
 
 def follow_data(fit: Any, model: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """The arguments of a `fit`; its first FollowsData callback follows the data in them."""
+    """Replace the datasets in the arguments to `fit`, so that a callback can track the data.
+
+    The first FollowsData callback in the arguments tracks the data. Without one, nothing changes.
+
+    Returns:
+      The positional and keyword arguments to pass to `fit`.
+    """
     try:
         call = inspect.signature(fit).bind(model, *args, **kwargs)
-    except TypeError:  # Keras says it
+    except TypeError:  # Keras reports this error
         return args, kwargs
     callbacks = call.arguments.get("callbacks")
     given = tf.nest.flatten(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks]
     found = [each for each in given if isinstance(each, FollowsData)]
     for name, steps in (("x", "steps_per_epoch"), ("validation_data", "validation_steps")):
         data = call.arguments.get(name)
-        # With a number of steps, one iterator may serve several epochs.
+        # With a fixed number of steps, one iterator may serve several epochs.
         if found and isinstance(data, tf.data.Dataset) and not call.arguments.get(steps):
             call.arguments[name] = found[0].orders[name].follow(data)
     return call.args[1:], call.kwargs

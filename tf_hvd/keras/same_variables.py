@@ -1,4 +1,4 @@
-"""Whether all ranks have made the same variables by now; an error names those that some lack."""
+"""Check that all ranks have created the same variables; errors show the first difference."""
 
 import itertools
 import re
@@ -17,9 +17,9 @@ _VARIABLES = Title("BroadcastGlobalVariablesCallback: variables that exist")
 
 
 def _shown(variable: Any) -> tuple[str, str]:
-    """What a variable is known by on all ranks: a name without counts, and a shape with a dtype."""
+    """A variable's name without counters, and a text with its dtype and shape."""
     shape = list(variable.shape)
-    # An optimizer's slot has the counted names of model and layer in its own.
+    # The name of an optimizer's slot contains the numbered names of the model and layer.
     name = re.sub(r"_\d+(?=[/_]|$)", "", member_name(variable) or variable.name)
     return name, f"{tf.as_dtype(variable.dtype).name}{shape}"
 
@@ -27,7 +27,7 @@ def _shown(variable: Any) -> tuple[str, str]:
 def exist_everywhere(variables: Sequence[Any], built: bool) -> bool:
     """Whether all ranks of the job have variables of these shapes, in this order.
 
-    Their names do not count: Keras numbers them in each process by itself.
+    Names are ignored, because each Keras process numbers them separately.
     """
     if not (agreement.takes_part(global_process_set) and tf.executing_eagerly()):
         return True
@@ -36,7 +36,10 @@ def exist_everywhere(variables: Sequence[Any], built: bool) -> bool:
 
 
 def check(variables: Sequence[Any], when: str) -> None:
-    """Raises unless all ranks have the same variables; on all ranks, with the same text."""
+    """Raise the same error on all ranks unless all ranks have the same variables.
+
+    `when` is the time of the check, such as "after the first batch". The error text includes it.
+    """
     if exist_everywhere(variables, True):
         return
     known: list[dict[str, list[str]]] = []
@@ -45,14 +48,14 @@ def check(variables: Sequence[Any], when: str) -> None:
         for name, shape in mine:
             known[-1].setdefault(name, []).append(shape)
     for name in dict.fromkeys(name for mine in known for name in mine):
-        # A slot of tf_keras' optimizers is called as its variable, and comes after it.
+        # In tf_keras, a slot has the same name as its variable, and comes after the variable.
         for shapes in itertools.zip_longest(
             *(mine.get(name, []) for mine in known), fillvalue="no such variable"
         ):
             if len(set(shapes)) > 1:
                 raise ValueError(
-                    f"BroadcastGlobalVariablesCallback: the ranks do not have the same variables "
-                    f"{when}. The first that differs is {name!r}: "
-                    f"{by_rank(shapes, range(len(shapes)))}. Make the same layers of the same "
+                    f"BroadcastGlobalVariablesCallback: the ranks have different variables "
+                    f"{when}. The first difference is {name!r}: "
+                    f"{by_rank(shapes, range(len(shapes)))}. Create the same layers with the same "
                     "sizes, and build the same optimizer, on all ranks before fit()."
                 )

@@ -1,4 +1,4 @@
-"""GradientSynchronizer reduces, checks and counts for one optimizer of Keras that makes updates."""
+"""Reduce the gradients of one Keras optimizer, count its updates, and compare the ranks."""
 
 import contextlib
 import functools
@@ -21,15 +21,17 @@ from tf_hvd.training.reduction import GradientReducer
 
 
 class _Counts(NamedTuple):
-    """Counts of an optimizer's updates in this process. No count follows from another one.
+    """Three counts of an optimizer's updates in this process.
 
     Attributes:
-      reduced: updates whose gradients are there. Keras' `iterations` count each call of `apply`,
-        of which gradient_accumulation_steps make one update.
-      applied: calls that have changed the variables, which the ranks compare. One rank may have
-        loaded other `iterations` from a checkpoint, and those count a call that then fails.
-      together: as `reduced`, since the ranks have joined, before which some have made more. By it
-        all ranks find a check due at the same call, also one whose last update failed.
+      reduced: number of updates with reduced gradients. Keras' `iterations` is not used, because
+        with gradient_accumulation_steps several calls to `apply` make up one update.
+      applied: number of updates that have changed the variables. The ranks compare this number.
+        Keras' `iterations` is not used, because it may differ between ranks after a checkpoint is
+        loaded, and includes updates that fail later.
+      together: like `reduced`, but counted from the last join, because ranks may have made
+        different numbers of updates before it. With this count, all ranks make each check in the
+        same call, even if their last update failed.
     """
 
     reduced: Counter
@@ -38,9 +40,14 @@ class _Counts(NamedTuple):
 
 
 class GradientSynchronizer:
-    """Reduces the gradients of the one optimizer that it is hooked into, and counts.
+    """The gradient reduction, update counts and checks for one optimizer.
 
-    It compares the ranks' weights every `check_steps` updates; 0: never.
+    Args:
+      name: name of the collectives.
+      reducer: object that reduces the gradients.
+      local: the variables with gradients that are not reduced.
+      check_steps: number of updates between comparisons of the ranks' weights; 0: no comparisons.
+      given: the user's method that is making an update, if any.
     """
 
     def __init__(
@@ -53,16 +60,17 @@ class GradientSynchronizer:
     ) -> None:
         self.name = name
         self.local = local
+        self.op = reducer.op
         self.process_set = reducer.process_set
         self._reducer = reducer
         self._check_steps = check_steps
         self._given = given
         self.aggregation: GradientAggregation | None = None
-        """What adds up the passes of an update; None where each is an update."""
+        """The sums of an update's backward passes; None if each pass is an update."""
         self.reduced_by_user = ReducedByUser(name, reducer.op, reducer.process_set)
         self._gradients: list[Any] = []
         self._variables: list[Any] = []
-        self._counts: _Counts | None = None  # in a v1 graph
+        self._counts: _Counts | None = None  # None in a v1 graph
         with tf.init_scope():
             if tf.executing_eagerly():
                 self._counts = _Counts(
@@ -73,18 +81,18 @@ class GradientSynchronizer:
 
     @property
     def updates(self) -> int | None:
-        """Updates made so far; None in a v1 graph."""
+        """The number of updates with reduced gradients so far; None in a v1 graph."""
         return None if self._counts is None else int(self._counts.reduced.value())
 
     def state(self) -> list[Any]:
-        """The variables that functions have captured which make updates."""
+        """The tf_hvd variables that are used in functions with an update."""
         found = [counter.variable for counter in self._counts or ()]
         if found:
             found.append(_turn().variable)
         return found + (self.aggregation.variables() if self.aggregation is not None else [])
 
     def shared(self, variables: Sequence[Any]) -> list[Any]:
-        """Those of `variables` that must be equal on all ranks."""
+        """The variables that must be the same on all ranks."""
         return list(filter(self._is_shared, variables))
 
     def _is_shared(self, variable: Any) -> bool:
@@ -98,12 +106,12 @@ class GradientSynchronizer:
         return self._given.update(self, reduced)
 
     def was_given(self, gradients: Sequence[Any], variables: Sequence[Any]) -> bool:
-        """Whether a method of the user's hands on gradients that are reduced already.
+        """Whether a user's method passes on gradients that are already reduced.
 
-        Others, which it has computed itself, are to be reduced.
+        Gradients that the method has computed itself must still be reduced.
 
         Raises:
-          ValueError: that cannot be told.
+          ValueError: the origin of the gradients cannot be determined.
         """
         if not self.in_users_method:
             return False
@@ -115,28 +123,29 @@ class GradientSynchronizer:
         ):
             self.begin(gradients, variables)
             return False
-        if self._given.by is not self:  # that of an outer optimizer has reduced them
+        if self._given.by is not self:  # an outer optimizer's synchronizer reduced them
             self._count(gradients)
         return True
 
     def begin(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        """Remembers what an update is about to be made of, with what Keras leaves out of it."""
+        """Store the gradients and variables of an update, including those that Keras drops."""
         self._gradients, self._variables = list(gradients), list(variables)
 
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Reduces the gradients of one update.
+        """Reduce the gradients of one update.
 
         Raises:
-          ValueError: with op=Sum or Product, the program has reduced them already, or may have.
-          RuntimeError: it is within a tf.distribute strategy of several replicas.
+          ValueError: with op=Sum or Product, the program has already reduced these gradients, or
+            may have done so.
+          RuntimeError: called within a tf.distribute strategy with several replicas.
         """
         refuse_replicas("a DistributedOptimizer was used")
         if self.reduced_by_user.take(gradients):
-            self._gradients, self._variables = [], []  # they hold the graph
+            self._gradients, self._variables = [], []  # these keep the graph alive
             return list(gradients)
         by_program = self.reduced_by_user.found(self._gradients, self._variables)
         checks, read = self._checks()
-        self._gradients, self._variables = [], []  # they hold the graph
+        self._gradients, self._variables = [], []  # these keep the graph alive
         with tf.control_dependencies(checks):
             if by_program:
                 reduced = as_given(gradients)
@@ -153,7 +162,7 @@ class GradientSynchronizer:
         grads: Sequence[Any],
         vars: Sequence[Any],  # noqa: A002 - the argument is Horovod's
     ) -> list[Any]:
-        """Horovod's `optimizer._allreduce`: reduces gradients; the next update does not again."""
+        """Reduce gradients for the next update, as Horovod's `optimizer._allreduce` does."""
         with tf.name_scope(compat.SCOPE):
             self.begin(grads, vars)
             reduced = self.reduce(grads, vars)
@@ -167,15 +176,16 @@ class GradientSynchronizer:
         vars: Sequence[Any],  # noqa: A002 - the argument is Horovod's
         use_generic_names: bool = False,
     ) -> list[Any]:
-        """Horovod's `optimizer._allreduce_grads`: reduces gradients, as a tape does."""
+        """Reduce gradients like a tape, as Horovod's `optimizer._allreduce_grads` does."""
         reduced = self._reducer.reduce(list(grads), list(vars), use_generic_names)
         eager_marks.put(reduced, vars)
         return reduced
 
     def all_finite(self, finite: Any) -> Any:
-        """Whether the gradients of all ranks are finite: all take a step, or none does.
+        """Whether the gradients on all ranks are finite, so that either all ranks step or none.
 
-        A sum and not a minimum: a rank that has joined takes part with zeros.
+        The ranks' values are combined with a sum, not a minimum, because a rank that has joined
+        contributes zeros.
         """
         if not agreement.takes_part(self.process_set):
             return finite
@@ -189,14 +199,14 @@ class GradientSynchronizer:
         return tf.equal(bad, 0)
 
     def _checks(self) -> tuple[list[Any], Any | None]:
-        """Ops that must have run before the gradients are reduced; and for `agreement.stamped`."""
+        """The check ops to run before gradients are reduced, and the value to pass to `stamped`."""
         counts = self._compared()
         if counts is None:
             return [], None
         done = counts.together.value()
         checks = []
         compiled = in_xla()
-        if not compiled:  # else a bucket's call has the names of those that have a gradient
+        if not compiled:  # otherwise a bucket's call lists the variables with a gradient
             checks.append(_check_if(tf.equal(done, 0), self._check_presence))
         due: dict[Callable[[Any | None], Any], Any] = {}
         if guard.watches():
@@ -212,7 +222,7 @@ class GradientSynchronizer:
         return waits_for(checks), read
 
     def applied(self, variables: Sequence[Any]) -> None:
-        """Counts an update, when all the variables that it changes have been changed."""
+        """Count an update after all of its variables have changed."""
         self.reduced_by_user.forget()
         counts = self._compared()
         if counts is None:
@@ -222,11 +232,11 @@ class GradientSynchronizer:
             counts.applied.add()
 
     def _compared(self) -> _Counts | None:
-        """The counts; None too where there is no other rank to compare them with."""
+        """The counts; None in a v1 graph or without other ranks to compare with."""
         return self._counts if agreement.takes_part(self.process_set) else None
 
     def _count(self, reduced: Sequence[Any]) -> None:
-        """Counts the update when its gradients are there: one that failed before is none."""
+        """Count an update after its gradients are reduced; ignore updates that fail earlier."""
         counts = self._compared()
         if counts is not None:
             with tf.control_dependencies(waits_for(reduced)):
@@ -255,15 +265,15 @@ class GradientSynchronizer:
 
 @functools.cache
 def _turn() -> Counter:
-    """What all checks of this process write to, so that no two of a function run side by side."""
+    """The counter that all checks of this process write to, so that they never run in parallel."""
     return Counter("tf_hvd_checks")
 
 
 def _check_if(due: Any, check: Callable[[], Any]) -> Any:
-    """Runs a check where it is due; after those before it in the program, of all optimizers.
+    """Run a check if it is due, after all earlier checks of all optimizers.
 
-    Their requests have no scope and so may have one name. TensorFlow keeps the order of
-    what writes to one variable, also where functions are called by another.
+    Checks must not run in parallel, because their collectives may have the same name. TensorFlow
+    keeps the order of ops that write to the same variable, even if functions call each other.
     """
 
     def in_turn() -> Any:

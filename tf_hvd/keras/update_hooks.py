@@ -1,12 +1,13 @@
-"""All that is put around the methods by which an optimizer of Keras makes an update.
+"""Hook the methods that a Keras optimizer uses to make an update.
 
-From the outside in, which is the order of the last hook to the first:
+The hooks are listed from the outermost, which is added last, to the innermost:
 
-- `hook_passes`: with backward_passes_per_step most calls only add gradients up.
-- `hook_users_methods`: a method that a class of the user's overrides gets reduced gradients.
-- `hook_updates`: the place where Keras itself has gradients to be reduced (tf_hvd.keras.compat).
+- `hook_passes` adds up gradients for backward_passes_per_step, and updates in the last pass only.
+- `hook_users_methods` passes reduced gradients to methods that a user's class overrides.
+- `hook_updates` reduces gradients where Keras itself expects a reduction (tf_hvd.keras.compat).
 
-Some methods take pairs and some take two lists; what is hooked gets an `Update` of either.
+Some methods take pairs of gradients and variables, and others take two lists. Hooks get an `Update`
+in both cases.
 """
 
 import functools
@@ -20,16 +21,16 @@ from tf_hvd.keras.synchronizer import GradientSynchronizer
 
 
 class Update(NamedTuple):
-    """A call of a method that makes an update."""
+    """A call to a method that makes an update."""
 
     gradients: list[Any]
     variables: list[Any]
-    make: Callable[[list[Any]], Any]  # with other gradients in their place, and all else as it was
-    says_reduced: bool = False  # whether an argument says that the gradients are reduced
+    make: Callable[[list[Any]], Any]  # makes the update with the given gradients
+    says_reduced: bool = False  # whether an argument declares the gradients reduced
 
 
 def _put_around(optimizer: Any, name: str, around: Callable[[Any, Update], Any]) -> None:
-    """From now on the method is `around(optimizer, update)`."""
+    """Replace an optimizer's method with `around(optimizer, update)`."""
 
     def of_pairs(target: Any, method: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         pairs = list(grads_and_vars)
@@ -55,11 +56,13 @@ def _put_around(optimizer: Any, name: str, around: Callable[[Any, Update], Any])
 
 
 def hook_updates(optimizer: Any, kind: str, synchronizer: GradientSynchronizer) -> None:
-    """Puts `synchronizer` into one optimizer that makes updates itself."""
+    """Hook `synchronizer` into one optimizer that makes updates itself."""
     if kind == compat.KERAS:
         _hook_keras(optimizer, synchronizer)
     elif compat.has_mesh(optimizer):
-        raise ValueError("an optimizer with a DTensor mesh reduces its gradients itself.")
+        raise ValueError(
+            "this optimizer has a DTensor mesh, and already reduces its gradients. Do not wrap it."
+        )
     else:
         _hook_tf_keras(optimizer, compat.HOOKS[kind], synchronizer)
 
@@ -67,10 +70,10 @@ def hook_updates(optimizer: Any, kind: str, synchronizer: GradientSynchronizer) 
 def _reduced(
     target: Any, synchronizer: GradientSynchronizer, gradients: Any, variables: Any
 ) -> list[Any]:
-    """The gradients of an update, reduced.
+    """Reduce an update's gradients, unless a user's method already received reduced gradients.
 
-    By the program's own function, if it has put one in the place of Horovod's `_allreduce`. Those
-    that a method of the user's was given are.
+    If the program has replaced the optimizer's `_allreduce`, as Horovod allows, that function
+    reduces the gradients.
     """
     if synchronizer.was_given(gradients, variables):
         return list(gradients)
@@ -125,13 +128,16 @@ def _hook_tf_keras(
 
 
 def hook_users_methods(optimizer: Any, synchronizer: GradientSynchronizer) -> None:
-    """Has the methods of `compat.overridden` get reduced gradients; each update is reduced once."""
+    """Pass reduced gradients to the methods that a user's class overrides.
+
+    The gradients of each update are reduced once, even if one such method calls another.
+    """
 
     def hooked(name: str, target: Any, update: Update) -> Any:
-        refused = len(update.gradients) != len(update.variables)  # by Keras
+        refused = len(update.gradients) != len(update.variables)  # Keras will raise an error
         if synchronizer.in_users_method or update.says_reduced or refused:
             return update.make(update.gradients)
-        if name == compat.HOOKS[compat.KERAS][1]:  # `apply` has begun, and unscaled
+        if name == compat.HOOKS[compat.KERAS][1]:  # `apply` has already unscaled the gradients
             return _give(target, synchronizer, update, None)
         synchronizer.begin(update.gradients, update.variables)
         return _give(target, synchronizer, update, compat.fixed_scale(target))
@@ -141,10 +147,11 @@ def hook_users_methods(optimizer: Any, synchronizer: GradientSynchronizer) -> No
 
 
 def _give(target: Any, synchronizer: GradientSynchronizer, update: Update, scale: Any) -> Any:
-    """Makes an update by a method of the user's, which gets reduced gradients.
+    """Make an update with a user's method, and pass reduced gradients to the method.
 
-    But for those that Keras would not reduce either. They are multiplied by `scale`, if it is not
-    None, and stay so.
+    Gradients of variables that are meant to differ between ranks are passed unchanged. Unless
+    `scale` is None, gradients are divided by it before the reduction and multiplied by it
+    afterwards.
     """
     own = [compat.has_own_values(variable) for variable in update.variables]
     gradients = [None if mine else g for mine, g in zip(own, update.gradients, strict=True)]
@@ -163,18 +170,22 @@ def _give(target: Any, synchronizer: GradientSynchronizer, update: Update, scale
 
 
 def hook_passes(optimizer: Any, synchronizer: GradientSynchronizer) -> None:
-    """Makes one optimizer apply the sum of several calls' gradients, with the last of them.
+    """Make an optimizer add up the gradients from several calls and apply the sum in the last call.
 
-    Between, neither the weights change nor the optimizer's count of iterations. The optimizer,
-    hooked already, makes updates itself; or it is around such a one, and its class overrides how.
-    The synchronizer's aggregation is of this optimizer alone.
+    Until the last call, neither the weights nor the optimizer's iterations change.
+
+    Args:
+      optimizer: an optimizer that is already hooked. The optimizer makes updates itself, or it
+        wraps another optimizer and a user-defined class overrides its update methods.
+      synchronizer: the optimizer's synchronizer, with an aggregation for this optimizer only.
     """
     aggregation = synchronizer.aggregation
     assert aggregation is not None
 
     def added_up(target: Any, update: Update) -> Any:
         gradients, variables = update.gradients, update.variables
-        # The method was given the sum; or Keras refuses, as the variables are not known yet.
+        # Either the user's method got the sum, or Keras will raise an error, because the variables
+        # are not known yet.
         if synchronizer.in_users_method or (gradients and not variables):
             return update.make(gradients)
         compat.build_optimizer(target, variables)
@@ -187,7 +198,7 @@ def hook_passes(optimizer: Any, synchronizer: GradientSynchronizer) -> None:
         return aggregation.when_complete(complete, apply, variables)
 
     is_keras = compat.kind_of(optimizer) == compat.KERAS
-    # What is around others adds up in its own method, or those add the same up once more.
+    # A wrapping optimizer adds up in its own method; otherwise inner optimizers would add up again.
     is_around = compat.inner_optimizers(optimizer) is not None
     if is_keras and not (is_around and not hooks.overrides(optimizer, "apply")):
         _put_around(optimizer, "apply", added_up)

@@ -1,12 +1,14 @@
-"""An optimizer whose class overrides `apply` or `apply_gradients`: the reduction comes first.
+"""Track the update that a user's own `apply` or `apply_gradients` is making.
 
-Such a method may clip, and shall clip what all ranks have computed, as it would in one process.
-So it is given reduced gradients, and the gradients that it hands on are not reduced again: a flag
-for the duration of the call says so, for the method makes new tensors.
+A user's optimizer class may override these methods, for example to clip gradients. Such a method
+must clip the gradients reduced across all ranks, as in one process. The method therefore gets
+reduced gradients, and the gradients that it passes on are not reduced again. It may create new
+tensors, so a flag is set for the duration of its call.
 
-It may also compute gradients of its own, as SAM does at other weights, which come from this rank's
-batch alone. Those are reduced when they are handed on. In a function the graph shows where they
-come from; eagerly the ranks compare them, for derived gradients are equal on all ranks.
+The method may also compute its own gradients from this rank's batch. SAM, for example, computes
+gradients at other weights. Such gradients are reduced when the method passes them on. In a
+tf.function, the graph shows where gradients come from. In eager mode the ranks compare gradients,
+because gradients derived from reduced gradients are the same on all ranks.
 """
 
 import contextlib
@@ -21,20 +23,20 @@ from tf_hvd.core.process_sets import ProcessSet
 from tf_hvd.core.tensorflow_hooks import enclosing_graphs
 from tf_hvd.training import agreement, dataflow
 
-# Reducing what is equal on all ranks changes nothing.
+# With these ops, reducing values that are the same on all ranks changes nothing.
 IDEMPOTENT = (reduce_ops.Average, reduce_ops.Min, reduce_ops.Max)
 
 
 class Given(threading.local):
-    """The method of the user's that makes an update on this thread, if one does.
+    """State of the user's method that is making an update on this thread, if any.
 
-    One for all optimizers of a call of DistributedOptimizer: the method of an outer optimizer
-    hands on to inner ones.
+    All optimizers in one call to DistributedOptimizer share this object, because the method of an
+    outer optimizer calls inner optimizers.
     """
 
     def __init__(self) -> None:
         self.by: Any = None
-        """Which synchronizer has reduced the gradients that the method was given."""
+        """The synchronizer that reduced the gradients for the method; None outside a method."""
         self._gradients: list[Any] = []
 
     @contextlib.contextmanager
@@ -47,13 +49,13 @@ class Given(threading.local):
             self.by, self._gradients = before
 
     def holds(self, gradients: Sequence[Any], op: int, process_set: ProcessSet, name: str) -> bool:
-        """Whether these are derived from what the method was given.
+        """Whether these gradients are derived from the reduced gradients that the method got.
 
-        All ranks must ask at the same place, and leave out gradients that are each rank's own.
+        All ranks must call this function at the same point. Gradients that are local to a rank must
+        not be passed.
 
         Raises:
-          ValueError: they differ between ranks, and to reduce them may be wrong, for all that
-            can be told.
+          ValueError: the gradients differ between ranks, so reducing them may be wrong.
         """
         graphs = enclosing_graphs()
         if graphs:
@@ -66,9 +68,10 @@ class Given(threading.local):
             return True
         if op not in IDEMPOTENT:
             raise ValueError(
-                f"{name}: the gradients that a method of its class hands on differ between ranks. "
-                "Either it computes them from this rank's batch, or it adds random numbers that "
-                "differ; with op=Sum or Product this decides whether they are to be reduced. "
-                "Call the step in a tf.function, where it can be seen; or use op=Average."
+                f"{name}: the optimizer's own update method passes on gradients that differ "
+                "between ranks. The method may compute gradients from this rank's batch, or add "
+                "random numbers to reduced gradients. With op=Sum or Product, only the former must "
+                "be reduced. Call the step in a tf.function, in which tf_hvd can distinguish these "
+                "cases, or use op=Average."
             )
         return False

@@ -1,1 +1,1 @@
-"""The `tf_hvd` command. Nothing here imports TensorFlow: the command starts at once."""
+"""The `tf_hvd` command. Nothing here imports TensorFlow, so the command starts immediately."""

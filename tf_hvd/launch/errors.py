@@ -1,4 +1,4 @@
-"""The one exception that the command line turns into a message and exit code 2."""
+"""The exceptions that the command line turns into a message and exit code 2."""
 
 import traceback
 from collections.abc import Callable, Sequence
@@ -6,20 +6,20 @@ from typing import TypeVar
 
 from tf_hvd.core import files
 
-# In bytes: of a text, at most; and what is kept for the end of a command that has no more memory.
+# In bytes: the largest text file, and a reserve for reporting that memory has run out.
 _TEXT, _SPARE = 1 << 24, 1 << 22
 Read = TypeVar("Read")
 
 
 class UsageError(ValueError):
-    """What the user asked for cannot be done; the text is one line and names the cure."""
+    """An invalid or impossible request by the user. The text is one line and includes the fix."""
 
 
 class HostsError(UsageError):
-    """Some hosts cannot have ranks of the job; others could.
+    """Some hosts cannot run ranks of the job; other hosts may be able to.
 
     Args:
-        wrong: the names of these hosts, each with what is wrong; one may be there again.
+        wrong: the name of each such host and its fault; a host may appear more than once.
     """
 
     def __init__(self, wrong: Sequence[tuple[str, str]]) -> None:
@@ -28,23 +28,31 @@ class HostsError(UsageError):
 
 
 def read_text(file: str, what: str) -> str:
-    """The text of a file that the user named, which `what` calls by what it is.
+    """Return the text of a file that the user named.
+
+    Args:
+        file: the path of the file.
+        what: the kind of file, for the error's text.
 
     Raises:
-        UsageError: it cannot be read, or is not text.
+        UsageError: the file cannot be read or is not text.
     """
     try:
         return files.read_given(file, _TEXT).decode()
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
+        reason = getattr(error, "strerror", None) or "the file is not text"
         raise UsageError(f"cannot read {what} {file}: {reason}") from error
 
 
 def reading(what: str, read: Callable[[], Read]) -> Read:
-    """What `read` returns, which reads files of which nothing is known.
+    """Call `read`, which reads untrusted files, and return its result.
+
+    Args:
+        what: the kind of files, for the error's text.
+        read: the function to call.
 
     Raises:
-        UsageError: one cannot be read, or `what` has more in it than there is memory for.
+        UsageError: a file cannot be read, or the files need more memory than is available.
     """
     spare = bytearray(_SPARE)
     try:
@@ -52,8 +60,8 @@ def reading(what: str, read: Callable[[], Read]) -> Read:
     except OSError as error:
         raise UsageError(files.reason(error)) from error
     except (MemoryError, RecursionError) as error:
-        # What was read so far is in their frames, and leaves no memory to say so.
+        # The traceback's frames hold the data read so far, which leaves no memory for the message.
         del spare
         traceback.clear_frames(error.__traceback__)
-        text = f"there is not enough memory for {what}: read fewer of them, or shorter ones"
+        text = f"not enough memory for {what}: read fewer or smaller files"
         raise UsageError(text) from None

@@ -1,7 +1,7 @@
-// What MPI's launchers load before all else (LD_PRELOAD, set by network.py) for
-// a job on one machine: they listen on every interface of it, and have no
-// option against it. Here they listen on loopback. Ranks do not have this:
-// rank.py takes it away.
+// This library is preloaded into MPI's launchers (LD_PRELOAD, set by
+// network.py) for a job on one machine. The launchers listen on every interface
+// and have no option to change that; this library makes them listen only on
+// loopback. rank.py removes it from the ranks' environment.
 #include <dlfcn.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -25,7 +25,8 @@ extern "C" __attribute__((visibility("default"))) int bind(
     v6 = in6addr_loopback;
     const auto* const loopback = reinterpret_cast<const sockaddr*>(&to);
     if (real(socket, loopback, length) == 0) return 0;
-    // A machine without IPv6: such a socket would serve all of IPv4.
+    // A machine without IPv6, where this socket would accept IPv4 connections
+    // from any interface.
     std::memset(&v6, 0, sizeof(v6));
     v6.s6_addr[10] = v6.s6_addr[11] = 0xff;
     v6.s6_addr[12] = 127;

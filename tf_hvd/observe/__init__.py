@@ -1,1 +1,1 @@
-"""What the job does, for the eye."""
+"""Explanations of a job's recordings and timelines for the user."""

@@ -1,6 +1,6 @@
-"""What went wrong in a job, from its flight recorders' files; pure.
+"""Explanation of a job's failure, based on its flight recordings. All functions are pure.
 
-Also of a job that still runs, of which files are missing, or of which nobody says how it ended.
+The job may still be running, recordings may be missing, and exit codes may be unknown.
 """
 
 from __future__ import annotations
@@ -29,21 +29,27 @@ from tf_hvd.observe.recording import (
 _WORLD = 0
 _OF_RANK = re.compile(r"rank (\d+): ")
 _SILENT = re.compile(r"\bno (?:data|answer) from rank (\d+) ")
-# What ranks are told of one that is gone (docs/errors.md). Ahead: one may tell of another.
+# Matches reports about ranks that do not answer (runtime/agreement/stall_text.cc,
+# runtime/execution/cycle.cc).
+_UNANSWERED = re.compile(
+    r"\bno answer from (rank \d+ \([^()]*\)(?:(?:, | or )rank \d+ \([^()]*\))*)"
+)
+# Matches reports about a lost rank (docs/errors.md). It is a lookahead, because a report may quote
+# another report.
 _LOST = re.compile(r"(?=\brank (\d+) \(([^()]*)\) (died\b.*|left: (.*)))")
-_SHOWN_BEFORE = 6  # calls that are in order, before the difference
-_SHOWN_WAITING = 20  # calls that are not, those that were made first
+_SHOWN_BEFORE = 6  # number of ordered calls to show before the first difference
+_SHOWN_WAITING = 20  # maximum number of unordered calls to show, oldest first
 _MEBIBYTE = 1 << 20
-_LONGEST = 160  # characters of a reason in the sentence
+_LONGEST = 160  # maximum characters of a reason in the sentence
 
 
 @dataclass(frozen=True)
 class Row:
-    """One call on all ranks."""
+    """One call, with its state on each rank."""
 
     title: str
     order: int
-    """Among the calls of its process set; 0: it has none yet."""
+    """Position in the agreed order of the process set; 0 if the call is not ordered yet."""
     ranks: dict[str, list[int]]
 
 
@@ -51,26 +57,26 @@ class Row:
 class Failure:
     sentence: str
     ranks: tuple[int, ...] = ()
-    """Whose doing it was; empty if nobody's."""
+    """The ranks that caused the failure; empty if no rank did."""
     rows: tuple[Row, ...] = ()
-    """The calls around the difference, in their order."""
+    """The calls around the first difference between ranks, in order."""
 
 
 class Lost(NamedTuple):
-    """A rank that is gone, as others were told of it."""
+    """A rank that died or left, as reported to the other ranks."""
 
     rank: int
     host: str
     how: str
-    """As "died: its process ended", or "left: ValueError: no data"."""
+    """How the rank was lost, such as "died: its process ended" or "left: ValueError: no data"."""
     why: str | None
-    """It left; None: it died."""
+    """Why the rank left; None if it died."""
 
 
 def lost(text: str) -> list[Lost]:
-    """The ranks that are gone by what a rank was told, or by the exception that it then raised.
+    """Return the lost ranks named in a reported error or in the exception that followed.
 
-    One that left since another one had left tells of that one last.
+    If rank A left because rank B had left, rank B comes last.
     """
     lines = (error_text.AFTER.sub("", line) for line in text.splitlines())
     found = (each for line in lines for each in _LOST.finditer(line))
@@ -78,12 +84,14 @@ def lost(text: str) -> list[Lost]:
 
 
 def of_one_job(recordings: Sequence[Recording], first: int | None) -> list[Recording]:
-    """Those of one job, where one launcher's ranks form several (`init(comm=...)`).
+    """Return the recordings from one job if a launcher's ranks form several jobs.
+
+    `init(comm=...)` forms such jobs.
 
     Args:
-        recordings: of all of them.
-        first: the rank whose job is meant, by the launcher's count; None: one that was told of an
-            end, or else any.
+        recordings: the recordings from all jobs.
+        first: the launcher's number for a rank in the wanted job. If None or in no job, a job with
+            a failed call is selected or, if no call failed, the largest job.
     """
     jobs: dict[int, list[Recording]] = {}
     for one in recordings:
@@ -103,17 +111,19 @@ def explain(
     first: int | None = None,
     codes: Mapping[int, int] | None = None,
     told: str = "",
+    running: bool = False,
 ) -> Failure:
-    """Says what went wrong.
+    """Explain what went wrong in a job.
 
     Args:
-        recordings: of one job; at least one.
-        first: the rank that was the first to end badly, by the launcher's count; None: not known.
-        codes: the exit code, or minus the signal, of ranks that ended badly, by the same.
-        told: what the reader has read before; an exception in it is not told again.
+        recordings: at least one recording, all from the same job.
+        first: the launcher's number of the rank that failed first; None (default) if unknown.
+        codes: each failed rank's exit code, or minus its signal, by the launcher's number.
+        told: text that the user has already seen; exceptions in it are not repeated.
+        running: whether the job was running when the recordings were saved (default: False).
     """
-    job = _Job(recordings, first, codes or {}, told)
-    for look in (_death, _disagreement, _failure, _gone, _early_end, _difference, _stuck):
+    job = _Job(recordings, first, codes or {}, told, running)
+    for look in _LOOKS:
         if found := look(job):
             sentence, ranks = found
             return Failure(sentence, tuple(ranks), _rows(job))
@@ -127,8 +137,10 @@ class _Job:
         first: int | None,
         codes: Mapping[int, int],
         told: str,
+        running: bool,
     ) -> None:
         self.told = told
+        self.running = running
         self.lost = {one.rank: lost(one.ended) for one in recordings}
         ends_badly = [one.told for one in recordings if one.told and not self.tells_of_leaving(one)]
         end = min(ends_badly, default=0)
@@ -137,7 +149,8 @@ class _Job:
         self.first = None if first is None else numbers.get(first, first)
         self.codes = {numbers.get(each, each): code for each, code in codes.items()}
         self.size = max(one.size for one in recordings)
-        # By key, and by rank, those that are not in order.
+        self.silent = _silent(recordings)
+        # Calls that are not ordered yet, by key and rank.
         self.waits: dict[tuple[int, str], dict[int, Call]] = {}
         for one in self.of.values():
             for call in one.calls:
@@ -145,7 +158,7 @@ class _Job:
                     self.waits.setdefault(call.key, {}).setdefault(one.rank, call)
 
     def gone(self, died: bool) -> int | None:
-        """The rank that died, or the one that left, as others were told; None: they were not."""
+        """Return the rank that reportedly died (or, if `died` is False, left), or None."""
         gone = (each for told in self.lost.values() for each in told)
         return next((each.rank for each in gone if (each.why is None) is died), None)
 
@@ -153,21 +166,22 @@ class _Job:
         return any(each.why is not None for each in self.lost[one.rank])
 
     def _until(self, end: int, one: Recording) -> Recording:
-        """Without the calls made after a bad end, if there was one: nobody could join in them.
+        """Return a recording without calls made after the job's failure; no rank could join them.
 
-        The rank may not have been told of it: it was stopped, and goes on as it is ended. At an
-        orderly end it is told of, the calls after it are what it still wanted.
+        A rank that was stopped, and then resumed when the launcher killed it, may not know about
+        the failure. If another rank exited normally, the calls are kept because this rank still
+        needed them.
         """
         if not end or (one.told and self.tells_of_leaving(one)):
             return one
         return replace(one, calls=tuple(call for call in one.calls if call.submitted <= end))
 
     def calls(self, rank: int) -> tuple[Call, ...]:
-        """Empty if there is no recording of it."""
+        """Return the calls of a rank; empty if the rank has no recording."""
         return self.of[rank].calls if rank in self.of else ()
 
     def members(self, process_set: int) -> list[int]:
-        """The ranks of a process set, as far as they can be told."""
+        """Return the known ranks of a process set."""
         if process_set == _WORLD:
             return list(range(self.size))
         return sorted(
@@ -177,7 +191,7 @@ class _Job:
         )
 
     def lacking(self, key: tuple[int, str]) -> list[int]:
-        """Those that have not called what others wait in."""
+        """Return the ranks that have not made the call that other ranks wait in."""
         waiting = self.waits[key]
         joined = {
             rank
@@ -185,7 +199,7 @@ class _Job:
             for rank, call in calls.items()
             if other[0] == key[0] and call.kind == "join"
         }
-        # Where ranks have gone on in the order, who waits has not learnt of it yet.
+        # The waiting ranks may not know yet that other ranks are further ahead in the order.
         learnt = max(self.last_order(each, key[0]) for each in waiting)
         called = {
             rank
@@ -194,13 +208,19 @@ class _Job:
         }
         return [each for each in self.members(key[0]) if each not in {*waiting, *joined, *called}]
 
+    def waited(self, ranks: int) -> str:
+        """Return the form of "wait" for a number of ranks; present tense for a running job."""
+        if self.running:
+            return "waits" if ranks == 1 else "wait"
+        return "waited"
+
     def last_order(self, rank: int, process_set: int) -> int:
-        """The place of the last call of a set that a rank knows to be in order."""
+        """Return the position of the last ordered call in a process set that a rank knows about."""
         orders = (call.order for call in self.calls(rank) if call.set == process_set)
         return max(orders, default=0)
 
     def oldest(self) -> list[tuple[int, str]]:
-        """What is waited for: what was called first before the rest, and join, which may, last."""
+        """Return the calls that ranks wait in, oldest first. `join` is last because it may wait."""
 
         def age(key: tuple[int, str]) -> tuple[bool, int]:
             calls = self.waits[key].values()
@@ -210,16 +230,19 @@ class _Job:
         return sorted(self.waits, key=age)
 
     def after(self, rank: int) -> str:
-        """What a rank had done, as a clause."""
+        """Return a clause about the last call that the rank's program made."""
         one = self.of.get(rank)
         if one is None:
-            return "there is no recording of it"
+            return f"there is no recording of rank {rank}"
         if one.last is None:
-            return "it had made no call"
-        return f"its last call, number {one.last.number}, was {one.last.title}"
+            return "it had made no calls"
+        last = next((call for call in reversed(one.calls) if not call.own), None)
+        if last is None:
+            return f"of its {one.made} calls, the recorded ones were all tf_hvd's own"
+        return f"its last call, number {last.number}, was {last.title}"
 
     def others(self, rank: int) -> str:
-        """In what the others waited, as a clause; empty if in nothing."""
+        """Return a clause about the call in which the other ranks waited, or "" if none did."""
         for key in self.oldest():
             waiting = {each: call for each, call in self.waits[key].items() if each != rank}
             if waiting and rank not in self.waits[key]:
@@ -237,8 +260,23 @@ class _Job:
         return f"{named(moving)} {were} in {next(iter(moving.values())).title}"
 
 
+def _silent(recordings: Sequence[Recording]) -> dict[int, tuple[str, list[int]]]:
+    """Return for each rank the ranks that did not answer it, as in its error text and as numbers.
+
+    Errors are omitted if other ranks did not make the call or if the rank itself was silent.
+    """
+    silent = {}
+    for one in recordings:
+        found = _UNANSWERED.search(one.ended)
+        if found and "; missing rank" not in one.ended:
+            ranks = [int(each) for each in re.findall(r"rank (\d+) \(", found[1])]
+            if one.rank not in ranks:
+                silent[one.rank] = found[1], ranks
+    return silent
+
+
 def _is_open(call: Call) -> bool:
-    """Whether it had not been done when the job ended, or the file was read."""
+    """Return whether the call was unfinished when the job ended or the file was read."""
     return call.state != ENDED or call.code == "aborted"
 
 
@@ -247,7 +285,7 @@ def _sentence(*clauses: str) -> str:
 
 
 def _disagreement(job: _Job) -> tuple[str, list[int]] | None:
-    """A call that could not be made, after which nothing has gone well."""
+    """Return a sentence and ranks if a call failed and no successful call followed it."""
     found = []
     for one in job.of.values():
         call = one.call(one.failed_call) if one.failed_call else None
@@ -259,16 +297,16 @@ def _disagreement(job: _Job) -> tuple[str, list[int]] | None:
     ranks = sorted(rank for _, rank, _, _ in found)
     if call.order:
         where = f"the ranks disagree from call {call.order} on"
-    else:  # others are told whose it was; that rank is not
+    else:  # the error names the rank, except on that rank itself
         told = _OF_RANK.match(text)
         ranks = [int(told[1]) if told else rank]
         text = _OF_RANK.sub("", text)
-        where = f"a call of rank {ranks[0]} is wrong"
+        where = f"rank {ranks[0]} made an invalid call"
     return f"{where}, {call.title}: {text}", ranks
 
 
 def _death(job: _Job) -> tuple[str, list[int]] | None:
-    """A rank that surely died."""
+    """Return a sentence and the rank if a rank is known to have died."""
     rank, first = job.gone(died=True), job.first
     if rank is None and first is not None:
         left = first not in job.of or job.of[first].state in (THROUGH, FAILED)
@@ -277,7 +315,7 @@ def _death(job: _Job) -> tuple[str, list[int]] | None:
 
 
 def _gone(job: _Job) -> tuple[str, list[int]] | None:
-    """Who ended first, and badly, has no recording that says why."""
+    """Return a sentence and the rank if the rank that failed first has no recording."""
     return None if job.first is None or job.first in job.of else _died(job, job.first)
 
 
@@ -289,7 +327,7 @@ def _died(job: _Job, rank: int) -> tuple[str, list[int]]:
         how = f"ended with exit code {code}"
     else:
         names = {int(each): f" ({each.name})" for each in signal.Signals}
-        how = f"was ended by signal {-code}{names.get(-code, '')}"
+        how = f"was killed by signal {-code}{names.get(-code, '')}"
     open_calls = [call for call in job.calls(rank) if _is_open(call)]
     moving = [call for call in open_calls if call.order]
     if moving:
@@ -314,7 +352,7 @@ def _progress(one: Recording, call: Call) -> str:
 
 
 def _failure(job: _Job) -> tuple[str, list[int]] | None:
-    """A rank that left for an error of its own, before it was told of another one."""
+    """Return a sentence and the rank if a rank's own error made it leave before any other error."""
     left = [
         one
         for one in job.of.values()
@@ -337,16 +375,34 @@ def _shortened(text: str) -> str:
 
 
 def _early_end(job: _Job) -> tuple[str, list[int]] | None:
-    """A rank that had made all its calls, while others still waited for it."""
+    """Return a sentence and the rank if a rank finished while other ranks waited for it."""
     rank = job.gone(died=False)
     if rank is None or not job.waits or job.of[rank].state != THROUGH:
         return None
-    text = f"rank {rank} came to its end before the others: {job.of[rank].reason}"
+    text = f"rank {rank} finished before the others: {job.of[rank].reason}"
     return _sentence(text, job.after(rank), job.others(rank)), [rank]
 
 
+def _silence(job: _Job) -> tuple[str, list[int]] | None:
+    """Return a sentence and the ranks that did not answer, if no other cause was reported."""
+    reports = sorted(job.silent.items(), key=lambda each: job.of[each[0]].told)
+    if not reports:
+        return None
+    rank, (listed, silent) = reports[0]
+    call = next((call for call in job.calls(rank) if _is_open(call)), None)
+    where = f" in {call.title}" if call else ""
+    which = "its machine is" if len(silent) == 1 else "their machines are"
+    text = f"rank {rank} {job.waited(1)}{where} for {listed}, which did not answer: "
+    text += f"stopped, or {which} unreachable"
+    for other in silent:
+        back, ranks = job.silent.get(other, ("", []))
+        if rank in ranks:  # the network failed, or both were stopped
+            return _sentence(text, f"rank {other} had no answer from {back} either"), silent
+    return _sentence(text, job.after(silent[0]) if len(silent) == 1 else ""), silent
+
+
 def _difference(job: _Job) -> tuple[str, list[int]] | None:
-    """A call that some ranks wait in and others have not made."""
+    """Return a sentence and the ranks that did not make a call in which other ranks wait."""
     for key in job.oldest():
         lacking = job.lacking(key)
         if not lacking:
@@ -364,14 +420,18 @@ def _difference(job: _Job) -> tuple[str, list[int]] | None:
                 pair = sorted([min(waiting), other])
                 text = f"{named(pair)} disagree from call {number} on"
                 others = f"{named(waiting)} called {call.title}"
-                return f"{text}: {others}, rank {other} {theirs[0].title}", pair
-        text = f"{named(lacking)} never called {call.title}, in which {named(waiting)} waited"
+                return f"{text}: {others}, rank {other} called {theirs[0].title}", pair
+        called = "never called"
+        if job.running:
+            called = f"{'has' if len(lacking) == 1 else 'have'} not called"
+        waited = f"{named(waiting)} {job.waited(len(waiting))}"
+        text = f"{named(lacking)} {called} {call.title}, in which {waited}"
         return _sentence(text, job.after(lacking[0])), lacking
     return None
 
 
 def _stuck(job: _Job) -> tuple[str, list[int]] | None:
-    """The rank whose data, in the end, others wait for."""
+    """Return a sentence and the last rank in a chain of ranks that wait for data."""
     waits: dict[int, Call] = {}
     for one in job.of.values():
         for call in one.calls:
@@ -381,13 +441,17 @@ def _stuck(job: _Job) -> tuple[str, list[int]] | None:
     if not chain:
         return None
     waiting, last = chain[-2:]
-    text = f"rank {waiting} waited in {waits[waiting].title} for data of rank {last}"
+    where = f"{job.waited(1)} in {waits[waiting].title}"
+    text = f"rank {waiting} {where} for data from rank {last}"
     return _sentence(text, job.after(last)), [last]
 
 
 def _chain(job: _Job, awaited: Mapping[int, int | None]) -> list[int]:
-    """Ranks that wait for one another's data; none if they do so in a ring: it is on its way."""
-    # A rank that was stopped may have waited itself just then: what the others saw counts.
+    """Return a chain of ranks in which each rank waits for the next rank's data.
+
+    If the ranks form a ring, which is normal, the chain is empty.
+    """
+    # A stopped rank may itself have been waiting; the other ranks' reports about it decide.
     seen = [int(found[1]) for one in job.of.values() if (found := _SILENT.search(one.ended))]
     for rank in awaited:
         if seen and rank != seen[0]:
@@ -401,14 +465,34 @@ def _chain(job: _Job, awaited: Mapping[int, int | None]) -> list[int]:
     return []
 
 
+def _reported(job: _Job) -> tuple[str, list[int]] | None:
+    """Return a sentence about an error that ended the job but that the calls do not explain."""
+    ended = [one for one in job.of.values() if one.ended and (one.lost_call or one.state == FAILED)]
+    if not ended or all(one.state == THROUGH for one in job.of.values()):
+        return None
+    first = min(ended, key=lambda each: each.told)
+    known = first.reason and first.reason in job.told
+    why = "; the recordings do not show why" if known else f": {_shortened(first.ended)}"
+    return f"{named(one.rank for one in ended)} failed{why}", []
+
+
 def _nothing(job: _Job) -> str:
     states = {one.state for one in job.of.values()}
     if states == {THROUGH}:
-        return "nothing went wrong: all ranks left the job in order"
+        return "nothing went wrong: all ranks left the job normally"
     moving = {one.rank for one in job.of.values() if any(_is_open(call) for call in one.calls)}
     if not moving and states == {JOINED}:
-        return "no rank waits for another: between two calls all of them were in the program itself"
-    return f"{named(moving or job.of)} had not ended, and nothing tells why"
+        return "no rank was waiting for another: all ranks were between two calls"
+    if job.running:
+        are = "is" if len(moving or job.of) == 1 else "are"
+        return f"{named(moving or job.of)} {are} still running; the recordings show no fault"
+    return f"{named(moving or job.of)} had not ended; the recordings do not show why"
+
+
+_LOOKS = (
+    *(_death, _disagreement, _failure, _gone, _early_end),
+    *(_silence, _difference, _stuck, _reported),
+)
 
 
 def _rows(job: _Job) -> tuple[Row, ...]:
@@ -417,7 +501,12 @@ def _rows(job: _Job) -> tuple[Row, ...]:
         for call in one.calls:
             if call.order:
                 orders.setdefault((call.set, call.order), {})[one.rank] = call
-    # The last ones, in the order in which they were put in order anywhere.
+    # tf_hvd's own calls matter only if they failed on some rank.
+    for place, calls in list(orders.items()):
+        succeeded = all(call.ended and call.code == "ok" for call in calls.values())
+        if succeeded and next(iter(calls.values())).own:
+            del orders[place]
+    # The last calls, sorted by the earliest time at which any rank knew their order.
     last = sorted(orders, key=lambda place: min(call.agreed for call in orders[place].values()))[
         -_SHOWN_BEFORE:
     ]

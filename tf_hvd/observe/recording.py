@@ -1,7 +1,7 @@
-"""Reads flight recorders' files: the last calls of each rank (runtime/events/recording.h).
+"""Reading of flight recordings, with each rank's last calls (runtime/events/recording.h).
 
-Needs no TensorFlow, and starts nothing: a file may be of a job that runs, that was
-killed, or be half a file.
+This module does not need TensorFlow and starts no process. A file may come from a running or a
+killed job, and may be truncated.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tf_hvd.core import contract, files, kinds, messages
 from tf_hvd.core.printable import printable
@@ -21,12 +22,12 @@ from tf_hvd.core.printable import printable
 _MAGIC = b"tfhvdrec"
 _VERSION = 1
 _VERSIONED = 12
-"""Bytes of every version's beginning: magic and version."""
+"""Size in bytes of the part that is the same in all versions: magic number and version."""
 _HEADER_BYTES = 4096
 
 
 class _Header(ctypes.LittleEndianStructure):
-    """RecordingHeader in runtime/events/recording.h, member for member."""
+    """The members of RecordingHeader in runtime/events/recording.h."""
 
     _fields_ = (
         ("magic", ctypes.c_uint64),
@@ -56,7 +57,7 @@ class _Header(ctypes.LittleEndianStructure):
 
 
 class _Slot(ctypes.LittleEndianStructure):
-    """CallLayout there, member for member."""
+    """The members of CallLayout in runtime/events/recording.h."""
 
     _fields_ = (
         ("number", ctypes.c_uint64),
@@ -93,73 +94,89 @@ DTYPES = (
     *("bool", "bfloat16", "uint32", "uint64", "complex64", "complex128"),
 )
 DEVICES = ("CPU", "GPU")
-# How a call ended (base/status.h).
+# The names of the status codes of ended calls (base/status.h).
 CODES = ("ok", "invalid", "disagreement", "aborted", "bug")
 WAITING, AGREED, MOVING, ENDED = "waiting", "agreed", "moving", "ended"
 UNUSED, JOINED, THROUGH, FAILED = "unused", "joined", "through", "failed"
 _STATES = (UNUSED, JOINED, THROUGH, FAILED)
 _COMPILED = 1
-# A file in a folder of recordings, whose number is the launcher's of the rank.
+# Matches the names of calls that tf_hvd makes itself, for its checks and callbacks.
+_OWN = re.compile(
+    r"(BackupAndRestore|BroadcastGlobalVariablesCallback|elastic|fit|on_preemption): "
+    r"|(shard|shard_files): |(fit|hvd\.evaluate|hvd\.predict) on all ranks"
+    r"|(results|sums) of metrics |comparison of weights"
+    r"|(adapted_layers|broadcast_variables/kinds|comparison_of_initial_weights|metric_average"
+    r"|order_of_variables)(\.|$)"
+)
+# Matches the name of a recording. The name contains the launcher's number for the rank.
 _NAME = re.compile(r"rank\.\d+")
 ENDS = "ends.json"
-"""A file in it, in which the launcher notes how the ranks ended."""
+"""Name of the file, next to the recordings, in which the launcher records how ranks ended."""
+STILL_RUNS: dict[str, Any] = {"first": None, "codes": {}, "running": True}
+"""The contents that `tf_hvd dump` writes to `ENDS`."""
 LARGEST = 64 * 10**6
-"""Bytes of a recording, or of `ENDS`."""
+"""Maximum size of a recording or of `ENDS`, in bytes."""
 _RANKS = 1 << 20
 
 
 class RecordingError(ValueError):
-    """It is no recorder's file, or not a whole one."""
+    """The file is not a flight recording, or is incomplete."""
+
+
+def is_own(name: str) -> bool:
+    """Return whether tf_hvd itself makes calls with this name, for its checks and callbacks."""
+    return bool(_OWN.match(name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One collective that a rank called: what a recording or a timeline says of it.
+    """One collective call by a rank, read from a recording or a timeline.
 
-    Times are nanoseconds, in a recording since the epoch, in a timeline of rank 0's clock; 0: not
-    yet. A timeline lacks what has a default.
+    Times are in nanoseconds: since the epoch in a recording, on rank 0's clock in a timeline. A
+    time of 0 means that the event has not happened yet. Members that have a default are not in
+    timelines.
     """
 
     number: int = 0
-    """Of the rank's calls, from 1."""
+    """The call's number among the rank's calls, from 1."""
     name: str
     kind: str = ""
     dtype: str = ""
     shape: tuple[int, ...] = ()
-    """Of the first tensor; -1 is a dimension that may differ between ranks."""
+    """Shape of the first tensor; -1 for a dimension that may differ between ranks."""
     tensors: int
     bytes: int
     reduce_op: str = ""
-    """Empty for what reduces nothing."""
+    """The reduce op; empty if the collective does not reduce."""
     device: str = ""
     compiled: bool = False
     backend: str = ""
-    """How its data moves; empty: it moves none, or has not begun."""
+    """How the call's data moves; empty if the call has no data or has not started."""
     set: int
     step: int = -1
-    """The optimizer's; -1: none."""
+    """The optimizer's step; -1 if none."""
     order: int
-    """Its place in the agreed order of its process set, from 1, equal on all ranks; 0: none."""
+    """Position in the process set's order, from 1, the same on all ranks; 0 if not ordered."""
     operation: int = 0
-    """What was fused has the same; 0: it has not begun."""
+    """Number of the operation, the same for fused calls; 0 if not started."""
     part: float = 0.0
-    """Of the operation, that was done on this rank: 0 to 1."""
+    """Completed fraction of the operation on this rank, from 0 to 1."""
     awaited: int | None = None
-    """The rank whose data was waited for."""
+    """The rank that this rank awaited data from; None if it did not await data."""
     last: int
-    """The rank that made it last; -1: not known."""
+    """The last rank to make this call; -1 if unknown."""
     submitted: int
     agreed: int
     started: int = 0
     ended: int
     code: str = "ok"
-    """How it ended, of `CODES`."""
+    """How the call ended: one of `CODES`."""
     source: str = ""
-    """The line of the program, as "train.py:88"; empty if it is not known."""
+    """The program's line, such as "train.py:88"; empty if unknown."""
 
     @property
     def state(self) -> str:
-        """How far it is."""
+        """The phase that the call has reached."""
         if self.ended:
             return ENDED
         if self.started:
@@ -168,79 +185,83 @@ class Call:
 
     @property
     def key(self) -> tuple[int, str]:
-        """By which ranks match their calls, before these are in order."""
+        """The key that ranks use to match calls that are not ordered yet."""
         return self.set, self.name
 
     @property
     def place(self) -> tuple[int, int]:
-        """By which ranks match calls that are in order."""
+        """The key that ranks use to match ordered calls."""
         return self.set, self.order
 
     @property
+    def own(self) -> bool:
+        """Whether tf_hvd made the call for itself, rather than for the program."""
+        return is_own(self.name)
+
+    @property
     def title(self) -> str:
-        """As "allreduce 'x' (train.py:88)"."""
+        """The call's name for users, such as "allreduce 'x' (train.py:88)"."""
+        own = "tf_hvd's own " if self.own else ""
         name = "" if self.kind in ("join", "barrier") else f" '{self.name}'"
         where = f" ({self.source})" if self.source else ""
-        return f"{self.kind}{name}{where}"
+        return f"{own}{self.kind}{name}{where}"
 
 
 @dataclass(frozen=True)
 class Recording:
-    """What one rank's recorder holds."""
+    """The contents of one rank's recording."""
 
     rank: int
     size: int
     host: str
     process: int
     launched: int
-    """The launcher's number of the rank, which is another one under `init(comm=...)`."""
+    """The launcher's number for the rank. It differs from `rank` after `init(comm=...)`."""
     part: int
-    """Of several jobs of some ranks each, the first by the launcher's count; -1: it has all."""
+    """The job's lowest launcher number if the launcher's ranks form several jobs; else -1."""
     job: str
     began: int
-    """When it joined the job, as the times of calls."""
+    """The time at which the rank joined the job, on the same clock as calls."""
     state: str
     left: int
-    """When it left the job, as the times of calls; 0: it has not."""
+    """The time at which the rank left the job, on the same clock as calls; 0 if it has not left."""
     reason: str
-    """Why it left; an exception's type and text, or what it called."""
+    """Why the rank left: an exception's type and text, or the function that the rank called."""
     told: int
-    """When it was told that no more calls can be made, as at any end; 0: it was not."""
+    """The time when this rank learned that no more calls are possible; 0 if it never learned."""
     ended: str
-    """Why they cannot; it names the rank that died, left or stalled."""
+    """Why no more calls are possible; the text names the rank that died, left or stalled."""
     lost_call: int
-    """The number of the first call that failed because of that; 0: none did."""
+    """Number of the first call that failed for the reason in `ended`; 0 if no call did."""
     failed_call: int
-    """The number of the last call that failed for another reason; 0: none did."""
+    """Number of the last call that failed for another reason; 0 if no call did."""
     failed: str
     made: int
-    """How many calls the rank has made, of which the last are here."""
+    """Total number of calls made by the rank; `calls` holds only the last ones."""
     calls: tuple[Call, ...]
-    """By number."""
+    """The calls, sorted by number."""
 
     @property
     def last(self) -> Call | None:
         return self.calls[-1] if self.calls else None
 
     def call(self, number: int) -> Call | None:
-        """The call of that number; None if it has been overwritten."""
+        """Return the call with this number, or None if it has been overwritten."""
         return next((each for each in self.calls if each.number == number), None)
 
 
 def parse(data: bytes) -> Recording:
-    """Reads a recorder's memory.
+    """Parse the contents of a flight recording.
 
     Raises:
-        RecordingError: it is none, or of another version.
+        RecordingError: `data` is not a flight recording, or has a different version.
     """
     head = _header(data)
     if not 0 <= head.rank < head.size <= _RANKS:
-        raise RecordingError(
-            f"it is damaged: it says that it is of rank {head.rank} of {head.size}"
-        )
+        raise RecordingError(f"the file is damaged: it names rank {head.rank} of {head.size}")
     size = ctypes.sizeof(_Slot)
     if len(data) < _HEADER_BYTES + head.capacity * size:
-        raise RecordingError(f"the file is not whole: it has {len(data)} bytes")
+        raise RecordingError(f"the file is truncated: it has only {len(data)} bytes")
     ahead = head.realtime_ns - head.steady_ns
     places = range(_HEADER_BYTES, _HEADER_BYTES + min(head.capacity, head.calls) * size, size)
     calls = [_call(_Slot.from_buffer_copy(data, place), ahead) for place in places]
@@ -262,30 +283,34 @@ def parse(data: bytes) -> Recording:
         failed_call=head.failed_call,
         failed=_text(head.failed),
         made=head.calls,
-        # One that is being filled has no number yet.
+        # A slot that is still being filled has no number.
         calls=tuple(sorted((each for each in calls if each.number), key=lambda each: each.number)),
     )
 
 
 def _header(data: bytes) -> _Header:
-    """Of a file that this build's layout fits."""
+    """Return the file's header, after checking that this build can read the file."""
     if len(data) >= _VERSIONED:
         if not data.startswith(_MAGIC):
-            raise RecordingError("this is no flight recorder's file")
+            raise RecordingError("the file is not a flight recording")
         version = int.from_bytes(data[len(_MAGIC) : _VERSIONED], "little")
         if version != _VERSION:
-            raise RecordingError(f"version {version} of the format; this tf_hvd reads {_VERSION}")
+            raise RecordingError(
+                f"the file has format version {version}; this tf_hvd reads version {_VERSION}"
+            )
     if len(data) < ctypes.sizeof(_Header):
-        raise RecordingError(f"the file is not whole: it has {len(data)} bytes")
+        raise RecordingError(f"the file is truncated: it has only {len(data)} bytes")
     head = _Header.from_buffer_copy(data)
     sizes, own = (head.header_bytes, head.slot_bytes), (_HEADER_BYTES, ctypes.sizeof(_Slot))
     if sizes != own:
-        raise RecordingError(f"its header and calls have {sizes} bytes; this tf_hvd reads {own}")
+        raise RecordingError(
+            f"the file's header and calls have {sizes} bytes; this tf_hvd reads {own}"
+        )
     return head
 
 
 def _moment(steady: int, ahead: int) -> int:
-    """A time of the recorder's clock, which is so far behind, as one since the epoch."""
+    """Convert a time on the recorder's clock to time since the epoch by adding `ahead`; keep 0."""
     return steady + ahead if steady else 0
 
 
@@ -329,31 +354,31 @@ def _named(names: Sequence[str], number: int) -> str:
 
 @dataclass(frozen=True)
 class Dump:
-    """The recordings of one job in a folder."""
+    """The recordings from one job in a folder."""
 
     folder: Path
     recordings: list[Recording]
-    """By the launcher's numbers."""
+    """The recordings, sorted by the launcher's rank numbers."""
     faults: list[str]
-    """What lies there and cannot be read, and why."""
+    """One sentence for each file that cannot be read."""
     others: list[Path]
-    """Folders with recordings of other jobs there, the one that began last first."""
+    """Folders with recordings of other jobs, newest job first."""
     first: int | None
-    """The rank that was the first to end badly, by the launcher's number; None: not known."""
+    """The launcher's number for the rank that failed first; None if unknown."""
     codes: dict[int, int]
-    """The exit code, or minus the signal, of ranks that ended badly, as far as it is known."""
+    """Each failed rank's exit code, or minus its signal, if known."""
+    running: bool
+    """Whether the job was running when `tf_hvd dump` saved the recordings."""
 
 
 def read(folder: Path) -> Dump:
-    """Reads the recordings in a folder, or in a folder of it that has some.
-
-    Of several jobs in it those of the one that began last.
+    """Read the recordings from the newest job in a folder or its subfolders.
 
     Args:
-        folder: or one of its recordings.
+        folder: path of the folder, or of a recording in the folder.
 
     Raises:
-        RecordingError: there is none that can be read.
+        RecordingError: the folder has no readable recording.
         OSError: the folder cannot be read.
     """
     found: dict[Path, list[Recording]] = {}
@@ -361,7 +386,7 @@ def read(folder: Path) -> Dump:
     if _NAME.fullmatch(folder.name) and folder.is_file():
         folder = folder.parent
     for path in sorted([*folder.glob("rank.*"), *folder.glob("*/rank.*")]):
-        # The output of rank N may be in a folder of that name.
+        # `--output-filename` writes rank N's output into a folder named rank.N.
         if _NAME.fullmatch(path.name) and not path.is_dir():
             try:
                 one = parse(files.read(path, LARGEST))
@@ -374,7 +399,7 @@ def read(folder: Path) -> Dump:
             found.setdefault(path.parent, []).append(one)
     if not found:
         raise RecordingError(
-            faults[0] if faults else f"{folder}: no recording here: no file rank.N"
+            faults[0] if faults else f"{folder} has no recordings (no files named rank.N)"
         )
     newest, *others = sorted(
         found, key=lambda where: max(one.began for one in found[where]), reverse=True
@@ -383,24 +408,25 @@ def read(folder: Path) -> Dump:
     return Dump(newest, recordings, faults, others, *_ends(newest))
 
 
-def _ends(folder: Path) -> tuple[int | None, dict[int, int]]:
+def _ends(folder: Path) -> tuple[int | None, dict[int, int], bool]:
     try:
         noted = json.loads(files.read(folder / ENDS, LARGEST))
         codes = {int(number): int(code) for number, code in noted["codes"].items()}
-        return None if noted["first"] is None else int(noted["first"]), codes
+        first = None if noted["first"] is None else int(noted["first"])
+        return first, codes, noted.get("running") is True
     except (OSError, *messages.DAMAGE, AttributeError):
-        return None, {}
+        return None, {}, False
 
 
 def running() -> Iterator[tuple[int, Path]]:
-    """What may be recorders' memory of this user's processes on this machine: process and file.
+    """Yield a process id and a file for each possible recording in this user's processes.
 
-    The file is a name of the memory, as long as the process lives.
+    The file refers to the recording in memory and is valid as long as the process lives.
     """
     for process in os.listdir("/proc"):
         if not process.isdigit():
             continue
-        with contextlib.suppress(OSError):  # another user's, or it has just ended
+        with contextlib.suppress(OSError):  # another user's process, or one that has just ended
             for file in Path("/proc", process, "fd").iterdir():
                 with contextlib.suppress(OSError):
                     name = os.readlink(file)

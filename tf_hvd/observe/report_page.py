@@ -1,4 +1,4 @@
-"""A job's timelines as a page: one file of HTML, without scripts, that needs no network; pure."""
+"""Rendering of a job's timelines as one HTML file without scripts or network access; pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tf_hvd.observe.step_times import Key, Step, mean_of, median_of
 
 _MS = 1e6
 _BARS = 240
-"""Of steps, side by side: of more a bar shows several."""
+"""Maximum number of bars; if there are more steps, each bar covers several steps."""
 _ROWS = 12
-"""Ranks of which a step is drawn."""
+"""Maximum number of ranks in the plot of a step."""
 _PARTS = ("compute", "transfer", "waiting")
 
-# Colours follow the browser's choice of light or dark.
+# Colours follow the browser's preference for light or dark pages.
 _STYLE = """
 :root { --back: #fff; --text: #1d2329; --faint: #69737d; --line: #d8dee4; --track: #eef1f4;
   --compute: #4c78a8; --transfer: #e8a33d; --waiting: #d1495b; }
@@ -62,7 +62,7 @@ def page(report: Report, title: str = "Timeline") -> str:
         body += ["<h2>Steps over time</h2>", _over_time(report)]
         body += ["<h2>A step in detail</h2>", *_details(report)]
         body += ["<h2>Calls by size and time</h2>", _by_size(report)]
-        body += ["<h2>Who comes late</h2>", _imbalance(report)]
+        body += ["<h2>Late ranks</h2>", _imbalance(report)]
         body += ["<h2>Ranks</h2>", _table(report)]
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -77,7 +77,7 @@ def _key() -> str:
 
 
 def _parts_of(step: Step) -> list[float]:
-    """Milliseconds of each part, means over the ranks."""
+    """Return the mean time of each part of a step across the ranks, in milliseconds."""
     ranks = step.ranks.values()
     return [
         mean_of(one.compute for one in ranks) / _MS,
@@ -101,14 +101,14 @@ def _over_time(report: Report) -> str:
             shapes.append(
                 f'<rect class="{part}" x="{place}" y="{at:.2f}" width=".9" height="{height:.2f}"/>'
             )
-    of = "" if each == 1 else f", each bar those of {each} steps"
+    of = "" if each == 1 else f"; each bar covers {each} steps"
     return (
         f'<figure><div class="axis"><span>{top:.1f} ms</span></div>'
         f'<svg viewBox="0 0 {len(bars)} 100" height="170" preserveAspectRatio="none" role="img" '
-        f'aria-label="time of each step by its parts">{"".join(shapes)}</svg>'
+        f'aria-label="time of each step, by part">{"".join(shapes)}</svg>'
         f'<div class="axis"><span>step {steps[0].number}</span>'
         f"<span>step {steps[-1].number}</span></div>"
-        f"<figcaption>Means over the ranks{of}.{_key()}</figcaption></figure>"
+        f"<figcaption>Means across the ranks{of}.{_key()}</figcaption></figure>"
     )
 
 
@@ -117,9 +117,9 @@ def _chosen(report: Report) -> list[tuple[str, Step]]:
     lengths = [(median_of(one.length for one in step.ranks.values()), step) for step in steps]
     ordered = [step for _, step in sorted(lengths, key=lambda each: each[0])]
     usual, slow = ordered[len(ordered) // 2], ordered[-1]
-    found = [(f"step {usual.number}, of median length", usual)]
+    found = [(f"step {usual.number} (median length)", usual)]
     if slow is not usual:
-        found.append((f"step {slow.number}, the slowest", slow))
+        found.append((f"step {slow.number} (slowest)", slow))
     return found
 
 
@@ -147,17 +147,20 @@ def _detail(report: Report, step: Step) -> str:
             f"<div>{''.join(marks)}</div></div>"
         )
     left = len(step.ranks) - len(ranks)
-    more = f" {left} more ranks are not drawn." if left else ""
+    more = f" {plural(left, 'more rank')} not shown." if left else ""
     return (
         f'<figure>{"".join(drawn)}<div class="axis"><span>0</span>'
         f"<span>{(end - begin) / _MS:.2f} ms</span></div>"
-        f"<figcaption>Thin lines: calls, from the rank's own until the result.{more}{_key()}"
+        f"<figcaption>Thin lines show calls, from this rank's call to its result.{more}{_key()}"
         "</figcaption></figure>"
     )
 
 
 def _shown_ranks(step: Step) -> list[int]:
-    """All; of many the first, who was waited for, and who waited the longest."""
+    """Return the ranks to draw: all ranks or, if there are many, the most informative ones.
+
+    These are the first rank, the awaited rank, and the ranks that waited the longest.
+    """
     ranks = sorted(step.ranks)
     if len(ranks) <= _ROWS:
         return ranks
@@ -210,14 +213,14 @@ def _by_size(report: Report) -> str:
         )
     return (
         '<figure style="max-width:44rem"><svg viewBox="0 0 460 220" role="img" '
-        f'aria-label="calls by bytes and time">{"".join(shapes)}</svg><figcaption>A point for each '
-        "call of a step: its bytes, and the time from when the last rank had made it. Medians."
-        "</figcaption></figure>"
+        f'aria-label="calls by bytes and time">{"".join(shapes)}</svg><figcaption>One point for '
+        "each call of a step: its bytes, and its time from the last rank's call to the end. "
+        "Medians over the steps.</figcaption></figure>"
     )
 
 
 class _Scale:
-    """Logarithmic, from 40 to 440."""
+    """A logarithmic scale with coordinates from 40 to 440."""
 
     def __init__(self, values: Sequence[float]) -> None:
         self._low = math.floor(math.log10(min(values)))
@@ -263,7 +266,7 @@ def _imbalance(report: Report) -> str:
         f'<svg viewBox="0 0 {len(means)} 100" height="120" preserveAspectRatio="none" role="img" '
         f'aria-label="how late each rank is">{"".join(shapes)}</svg><div class="axis">'
         f"<span>rank {min(means)}</span><span>rank {last}</span></div>"
-        "<figcaption>How long after the first rank each makes its calls:"
+        "<figcaption>Delay of each rank's calls after the first rank's:"
         '<span class="key waiting"></span>mean<span class="key transfer"></span>worst'
         "</figcaption></figure>"
     )

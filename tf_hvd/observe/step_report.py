@@ -1,4 +1,4 @@
-"""What timelines say in a few lines: where steps' time goes, who is late, what to change; pure."""
+"""Summary of timelines: the parts of a step's time, late ranks, and advice. Functions are pure."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from tf_hvd.observe.trace_reader import Trace
 
 _MS = 1e6
 _ROWS = 16
-"""Ranks of which a line is printed."""
+"""Maximum number of ranks in the printed table."""
 _NAMED = 10
-"""Ranks that a sentence names."""
+"""Maximum number of ranks that a sentence names."""
 _SMALL = 1 << 20
-"""Bytes of an operation that is small, whatever moves it; a bucket has as many at least."""
+"""Operations with fewer bytes than this are small on any transport; buckets should be larger."""
 _WORTH = 0.05
-"""What of a step is worth a change."""
+"""The smallest fraction of a step that is worth optimizing."""
 _ALL = 0
 """The process set of all ranks."""
 _FEW = 3
-"""Steps, of which none can be left out."""
+"""If a job has at most this number of steps, the first step is also counted."""
 
 
 @dataclass(frozen=True)
 class RankRow:
-    """A rank's steps: means, in milliseconds."""
+    """Mean times over a rank's steps, in milliseconds."""
 
     rank: int
     host: str
@@ -36,11 +36,11 @@ class RankRow:
     transfer: float
     waiting: float
     waits_for: int | None
-    """Whom it waits for the longest, over all steps."""
+    """The rank that this rank waits for the longest over all steps; None if it never waits."""
     late: int
-    """Steps in which the others waited for this one the longest."""
+    """Number of steps in which the other ranks waited longest for this rank."""
     behind: float
-    """By how much then."""
+    """Mean delay of this rank in the steps counted in `late`, in milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -48,19 +48,19 @@ class Report:
     steps: Steps
     rows: Sequence[RankRow]
     first: int
-    """The first step that counts in the rows: the first of all is traced, or compiled."""
+    """Number of the first step counted; a job's first step includes tracing and compiling."""
     missing: Sequence[int]
-    """Ranks whose timelines are not there."""
+    """Ranks without a timeline."""
     apart: Sequence[int]
-    """Ranks that have timelines, and no part in these steps."""
+    """Ranks with a timeline but without calls in these steps."""
     lacking: Sequence[int]
-    """Those of them that must have had one, since all ranks make these calls."""
+    """The ranks in `apart` that must have made calls because every rank makes these calls."""
     dropped: int
     clock_error: float | None
-    """By how much ranks' times may be off, milliseconds; None: nobody knows."""
+    """Maximum error in times compared between ranks, in milliseconds; None if unknown."""
     advice: str
     faults: Sequence[str]
-    """What is wrong with the files, a sentence each."""
+    """One sentence for each fault in the files."""
 
     @property
     def count(self) -> int:
@@ -72,7 +72,7 @@ class Report:
 
 
 def report(traces: Sequence[Trace]) -> Report:
-    """Sums up the timelines of one job's ranks, one of each rank."""
+    """Summarize the timelines of one job, one timeline per rank."""
     size = max((trace.size for trace in traces), default=0)
     ranks = [trace.rank for trace in traces]
     steps = analyse(traces)
@@ -98,11 +98,11 @@ def report(traces: Sequence[Trace]) -> Report:
 
 
 def _faults(traces: Sequence[Trace], steps: Steps) -> list[str]:
-    # A file may have several ranks.
+    # A file may contain the timelines of several ranks.
     said = dict.fromkeys(fault for trace in traces for fault in trace.faults)
     if steps.left_out:
         left_out = plural(steps.left_out, "step")
-        said[f"{left_out} left out: on some rank its end is before its start."] = None
+        said[f"{left_out} skipped: on some rank the step ends before it starts."] = None
     return list(said)
 
 
@@ -128,64 +128,70 @@ def _row(trace: Trace, steps: Sequence[Step]) -> RankRow:
 def _advice(counted: Sequence[Step], steps: Steps, rows: Sequence[RankRow]) -> str:
     if not rows and not any(steps.calls.values()):
         return (
-            "The timelines have no collective calls, and so no steps: none ended while they were "
-            "written, or the files were cut."
+            "The timelines contain no collectives, and therefore no steps: no collective ended "
+            "while they were recorded, or the files were truncated."
         )
     step = mean_of(row.step for row in rows)
     if not step:
-        wrong = "Times are wrong" if rows or steps.left_out else "No call comes twice"
-        return f"{wrong}: there are no steps to look at."
+        if rows or steps.left_out:
+            return "The times are wrong, so there are no steps to analyze."
+        return "No collective is called twice, so there are no steps to analyze."
     waiting = mean_of(row.waiting for row in rows)
     transfer = mean_of(row.transfer for row in rows)
     exposed = (waiting + transfer) / step
     if exposed < _WORTH:
-        return f"Nothing to gain: collectives are exposed for {100 * exposed:.1f} % of a step."
+        return f"Nothing to improve: collectives are exposed for {100 * exposed:.1f} % of a step."
+    late = _of_the_late(rows, len(counted))
     if waiting >= transfer:
-        return _of_the_late(rows, len(counted))
-    return _of_transfer(counted, steps, transfer / step)
+        return late
+    advice = _of_transfer(counted, steps, transfer / step)
+    return f"{advice} {late}" if waiting / step >= _WORTH else advice
 
 
 def _of_the_late(rows: Sequence[RankRow], steps: int) -> str:
     worst = max(rows, key=lambda row: row.late * row.behind)
-    # By how long it takes: of many ranks one is the last of all in any step, by a little.
+    # Ranks are weighted by delay, because some rank is last in every step, usually by very little.
     if 3 * worst.late * worst.behind > 2 * sum(row.late * row.behind for row in rows):
         return (
-            f"Rank {worst.rank} ({worst.host}) comes last in {worst.late} of {steps} steps, by "
-            f"{worst.behind:.1f} ms: look at what it reads and computes, and who else uses its "
-            "cores."
+            f"Rank {worst.rank} ({worst.host}) is last in {worst.late} of {steps} steps, by "
+            f"{worst.behind:.1f} ms. Check its input pipeline, its computation, and other "
+            "processes on its cores."
         )
     return (
-        "Ranks take turns at being late: give each the same work in each step (lengths of "
-        "samples, input pipelines with prefetch), and cores of its own."
+        "Different ranks are late in different steps. Give each rank the same work in each step "
+        "(samples of similar length, input pipelines with prefetch) and separate cores."
     )
 
 
 def _of_transfer(counted: Sequence[Step], steps: Steps, share: float) -> str:
     calls = steps.calls[min(counted[0].ranks)]
     lasts = [calls[max(step.calls, key=lambda key: steps.last[key][1])] for step in counted]
-    exposed = f"Data moves for {100 * share:.0f} % of a step with nothing to hide it"
+    exposed = f"Data transfer that no computation hides takes {100 * share:.0f} % of a step"
     if not any("bucket_" in call.name for call in lasts):
         name = Counter(call.name for call in lasts).most_common(1)[0][0]
         return (
-            f"{exposed}, such as that of {name}: hvd.grouped_allreduce has one call instead of "
-            "many, and hvd.DistributedOptimizer and DistributedGradientTape move gradients while "
-            "others are computed."
+            f"{exposed}, for example in {name}. Replace many calls with one "
+            "hvd.grouped_allreduce. For gradients, use hvd.DistributedOptimizer or "
+            "hvd.DistributedGradientTape, which reduce them during the backward pass."
         )
     often = mean_of(len(step.calls) for step in counted)
     whole = mean_of(sum(calls[key].bytes for key in step.calls) for step in counted)
     last = mean_of(call.bytes for call in lasts)
     if often > 8 and whole / often < _SMALL:
         return (
-            f"{exposed}, in {often:.0f} calls of {whole / often / 1024:.0f} KiB: raise "
-            "TF_HVD_BUCKET_BYTES, so that gradients go together."
+            f"{exposed}, in {often:.0f} calls of {whole / often / 1024:.0f} KiB. Raise "
+            "TF_HVD_BUCKET_BYTES to send more gradients in one call."
         )
-    # A gradient is not cut in pieces.
+    # A single gradient is never split, so lowering the bucket size would not help it.
     if last > max(0.5 * whole, _SMALL) and often < 4 and all(call.tensors > 1 for call in lasts):
         return (
-            f"{exposed}: the last call of a step has {100 * last / whole:.0f} % of its bytes. "
-            "Lower TF_HVD_BUCKET_BYTES, so that gradients move while others are computed."
+            f"{exposed}, and the last call sends {100 * last / whole:.0f} % of a step's bytes. "
+            "Lower TF_HVD_BUCKET_BYTES to send gradients while other gradients are computed."
         )
-    return f"{exposed}: compression=hvd.Compression.fp16 halves what moves, and larger batches too."
+    return (
+        f"{exposed}. Use compression=hvd.Compression.fp16, which halves the data, or larger "
+        "batches."
+    )
 
 
 def lines(found: Report) -> list[str]:
@@ -202,12 +208,13 @@ def lines(found: Report) -> list[str]:
             f"{row.waiting:<8.2f} {awaited:<9} {late:<12} {behind}".rstrip()
         )
     if len(shown) < len(found.rows):
-        said.append(f"{len(found.rows) - len(shown)} more ranks: --json and --html have them all")
+        hidden = plural(len(found.rows) - len(shown), "more rank")
+        said.append(f"{hidden} not shown; use --json or --html to see all ranks")
     return [*said, "", *notes(found), found.advice]
 
 
 def _shown(rows: Sequence[RankRow]) -> list[RankRow]:
-    """Of many those that were late, and those that waited, the longest."""
+    """Return all rows or, if there are many, the ranks that were late or waited longest."""
     if len(rows) <= _ROWS:
         return list(rows)
     late = sorted(rows, key=lambda row: -row.late * row.behind)[: _ROWS // 2]
@@ -225,27 +232,27 @@ def summary(found: Report) -> str:
     head = f"{plural(found.count, 'step')} of {plural(size, 'rank')}"
     if not found.rows:
         return head
-    return f"{head}; means, in ms{', without the first step' * found.first}"
+    return f"{head}; means in ms{', without the first step' * found.first}"
 
 
 def notes(report: Report) -> list[str]:
     said = []
     if report.missing:
         who = ranks_text(report.missing, _NAMED)
-        said.append(f"No timeline of {who}: how long they waited is not known.")
+        said.append(f"No timeline of {who} was found, so waiting times there are unknown.")
     if report.lacking:
         who = ranks_text(report.lacking, _NAMED)
         said.append(
-            f"No calls of these steps in the timelines of {who}: they were cut, or are of another "
-            "time."
+            f"The timelines of {who} have no calls of these steps: they were truncated, or "
+            "cover another period."
         )
     elif report.apart:
         who = ranks_text(report.apart, _NAMED)
-        said.append(f"{who.capitalize()} took no part in these steps.")
+        said.append(f"{who.capitalize()} made no calls in these steps.")
     if report.dropped:
-        said.append(f"{report.dropped} events were dropped: the disk was too slow for them.")
+        said.append(f"{report.dropped} events were dropped because the disk was too slow.")
     if report.clock_error is None:
-        said.append("The ranks' clocks were not compared: who was late is not certain.")
+        said.append("The ranks' clocks were not compared, so late ranks may be misidentified.")
     elif report.clock_error > 0:
-        said.append(f"Times of different ranks agree within {report.clock_error:.3f} ms.")
+        said.append(f"Times of different ranks agree to within {report.clock_error:.3f} ms.")
     return [*said, *report.faults]

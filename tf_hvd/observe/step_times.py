@@ -1,8 +1,8 @@
-"""Where the time of each step went, from the timelines of its ranks; pure.
+"""Division of each step's time into parts, based on the ranks' timelines; pure.
 
-A step begins with the first call that comes again in each of them. What is exposed in it, each rank
-has written down itself (runtime/events/exposure.h). Of that, until all ranks have made a call, the
-rank waits for the last of them; from then on the call's data moves.
+A step begins with the first call that is repeated in every step. Each rank records its
+own exposed time (runtime/events/exposure.h). Within that time, a rank first waits for the last rank
+to make a call. Then the call's data moves.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from tf_hvd.observe.recording import Call
 from tf_hvd.observe.trace_reader import Trace
 
 _SECOND = 1_000_000_000
-"""More than clocks that were compared are apart, and less than jobs of the same ranks are."""
+"""A time longer than the error in compared clocks and shorter than the gap between jobs."""
 Key = tuple[int, int]
-"""Of a call, on all ranks: its process set, and its place in the order of that."""
+"""A call's identity on all ranks: its process set and its position in the set's order."""
 Interval = tuple[int, int]
-"""From, until: nanoseconds of rank 0's clock."""
+"""The start and end of an interval, in nanoseconds on rank 0's clock."""
 
 
 @dataclass(frozen=True)
 class RankStep:
-    """A step on one rank; nanoseconds."""
+    """A step on one rank; times are in nanoseconds."""
 
     begin: int
     end: int
     exposed_in: Sequence[Interval]
-    """When this rank had nothing to compute before a collective's end."""
+    """The intervals in which this rank had nothing to compute until a collective ended."""
     moving_in: Sequence[Interval]
-    """When data moved in that."""
+    """The parts of `exposed_in` in which data moved."""
     waiting: Mapping[int, int]
-    """Nothing moved before that rank had made its call, by rank; never this one."""
+    """The time this rank waited for each other rank to make its call, by rank."""
 
     @property
     def length(self) -> int:
-        """From the step's first call to the next one's."""
+        """The time from the step's first call to the next step's first call."""
         return self.end - self.begin
 
     @property
@@ -54,32 +54,32 @@ class RankStep:
 
     @property
     def exposed(self) -> int:
-        """What a step without collectives would not have taken."""
+        """The time that a step without collectives would save."""
         return self.transfer + self.waited
 
     @property
     def compute(self) -> int:
-        """The rest: what ranks calculate, and read."""
+        """The rest of the step, used for computing and reading data."""
         return self.length - self.exposed
 
 
 @dataclass(frozen=True)
 class Step:
     number: int
-    """From 0."""
+    """The index of the step, from 0."""
     ranks: Mapping[int, RankStep]
     calls: Sequence[Key]
 
     @property
     def is_in_order(self) -> bool:
-        """Whether it ends after it began, on all ranks."""
+        """Whether the timestamps of the step are in order on every rank."""
         return all(one.length >= 0 for one in self.ranks.values())
 
     @functools.cached_property
     def late(self) -> tuple[int, int] | None:
-        """The rank that the others waited for the longest; None if nobody waited.
+        """The rank that other ranks waited for the longest, and the longest wait in nanoseconds.
 
-        And how long the one that waited most did, nanoseconds.
+        None if no rank waited.
         """
         most: Counter[int] = Counter()
         for step in self.ranks.values():
@@ -92,15 +92,15 @@ class Step:
 class Steps:
     steps: list[Step]
     calls: dict[int, dict[Key, Call]]
-    """Of each rank, by what names them on all."""
+    """The calls of each rank, by key."""
     last: dict[Key, tuple[int, int]] = field(default_factory=dict)
-    """Of each call the rank that made it last, and when."""
+    """For each call, the last rank to make the call, and the time."""
     left_out: int = 0
-    """Steps that end before they begin, on some rank: its times are wrong."""
+    """Number of steps skipped because of wrong times: on some rank they end before they begin."""
 
 
 def analyse(traces: Sequence[Trace]) -> Steps:
-    """Finds the steps of the largest group of ranks of one job that make any together."""
+    """Return the steps for a job's largest group of ranks that make calls together."""
     calls = {trace.rank: calls_of(trace) for trace in traces}
     found = Steps([], calls, _last_ones(calls))
     callers: dict[Key, set[int]] = {}
@@ -133,9 +133,14 @@ def _steps(
 
 
 def of_one_job(one: Trace, its: Mapping[Key, Call], other: Trace) -> bool:
-    """False if two ranks' timelines cannot be of the same job.
+    """Return whether two ranks' timelines can come from the same job.
 
-    No rank has the result of a call before all ranks have made it. `its` is `calls_of(one)`.
+    In one job, no rank gets the result of a call before all ranks have made the call.
+
+    Args:
+        one: a rank's timeline.
+        its: the result of `calls_of(one)`.
+        other: another rank's timeline.
     """
     if one.size != other.size:
         return False
@@ -150,9 +155,9 @@ def of_one_job(one: Trace, its: Mapping[Key, Call], other: Trace) -> bool:
 
 
 def is_mixed(trace: Trace) -> bool:
-    """Whether a rank's timeline has calls of several jobs, as if these had written one file.
+    """Return whether a rank's timeline has calls from several jobs that wrote to the same file.
 
-    In a job the calls of a process set have an order each, in which they come.
+    In one job, each call in a process set has a unique position, and positions increase with time.
     """
     placed = [span for span in trace.spans.get("agreement", ()) if span.values.get("order")]
     calls = sorted(calls_of(trace).values(), key=lambda call: call.place)
@@ -168,14 +173,14 @@ def _last_ones(calls: Mapping[int, Mapping[Key, Call]]) -> dict[Key, tuple[int, 
         for key, call in its.items():
             made = (rank, call.submitted)
             if call.last >= 0 and call.last not in calls:
-                made = (call.last, call.agreed)  # there is no timeline of it
+                made = (call.last, call.agreed)  # that rank has no timeline
             if key not in found or made[1] > found[key][1]:
                 found[key] = made
     return found
 
 
 def calls_of(trace: Trace) -> dict[Key, Call]:
-    """A rank's calls that came in order."""
+    """Return a rank's ordered calls, by key."""
     ends = {
         operation.values.get("operation"): operation.end
         for spans in trace.spans.values()
@@ -186,7 +191,7 @@ def calls_of(trace: Trace) -> dict[Key, Call]:
     for span in trace.spans.get("agreement", []):
         values = span.values
         if not values.get("order"):
-            continue  # it never came in order
+            continue  # the call was never ordered
         agreed = span.parts[0].end if span.parts else span.end
         ended = ends.get(values.get("operation"), span.end)
         call = Call(
@@ -205,12 +210,12 @@ def calls_of(trace: Trace) -> dict[Key, Call]:
 
 
 def _split(calls: Sequence[Call]) -> list[list[Call]]:
-    """One rank's calls in groups, each of which begins with the same name."""
+    """Split a rank's calls into groups that each begin with a call of the same name."""
     counts = Counter(call.name for call in calls)
     repeated = [call for call in calls if counts[call.name] > 1]
     if not repeated:
         return []
-    # Of the names that come as often as any does, that which comes first.
+    # The first name among those with the most common number of occurrences begins a step.
     usual = Counter(counts.values())
     often = max((n for n in counts.values() if n > 1), key=lambda n: (usual[n] * n, n))
     anchor = next(call.name for call in repeated if counts[call.name] == often)
@@ -240,7 +245,7 @@ class _Rank:
         moving: list[Interval] = []
         waiting: Counter[int] = Counter()
         for since, until in exposed:
-            # Data moves, if any does, from when the last rank has made a call until that has ended.
+            # Data can move from the time at which the last rank makes a call until the call ends.
             near = [call for call in calls if call.submitted < until and call.ended > since]
             its = _union((max(last[call.place][1], since), min(call.ended, until)) for call in near)
             at = since
@@ -256,7 +261,10 @@ class _Rank:
 def _awaited(
     begin: int, end: int, calls: Sequence[Call], last: Mapping[Key, tuple[int, int]]
 ) -> Iterable[tuple[int, int]]:
-    """Who is waited for in a time in which nothing moves, and how long: whoever comes next."""
+    """Yield each rank that was awaited in an interval without transfer, and for how long.
+
+    At any time, the next rank to make a call is awaited.
+    """
     coming = sorted(
         (last[call.place][1], last[call.place][0]) for call in calls if call.ended > begin
     )
@@ -270,7 +278,7 @@ def _awaited(
 
 
 def _apart(intervals: Iterable[Interval]) -> list[Interval]:
-    """The same without what an earlier one has already: no moment counts twice."""
+    """Return the intervals without overlaps, so that no moment counts twice."""
     apart: list[Interval] = []
     for since, until in sorted(intervals):
         begin = max(since, apart[-1][1]) if apart else since
@@ -290,12 +298,12 @@ def _union(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def median_of(values: Iterable[float]) -> float:
-    """0 of none."""
+    """Return the median; 0 for no values."""
     known = list(values)
     return statistics.median(known) if known else 0.0
 
 
 def mean_of(values: Iterable[float]) -> float:
-    """0 of none. Means of parts are parts of the mean."""
+    """Return the mean; 0 for no values. Unlike medians, means of parts add up to the total."""
     known = list(values)
     return statistics.fmean(known) if known else 0.0

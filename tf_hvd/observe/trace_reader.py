@@ -1,7 +1,7 @@
-"""Reads timelines (docs/timeline.md), which are Chrome's JSON, line by line.
+"""Reading of timelines (docs/timeline.md), which are Chrome trace JSON, line by line.
 
-Knows the standard library and tf_hvd/core alone. A file may be of a rank that was killed, or be no
-timeline at all: what is whole of it counts, and of the rest it is told how much there is.
+This module imports only the standard library and tf_hvd/core. A file may be truncated because its
+rank was killed, or may not be a timeline. Intact lines are used, and damaged lines are counted.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from tf_hvd.core import files
 from tf_hvd.core.printable import printable
 
 _LARGEST = 4 * 10**9
-"""Bytes of a file. What they hold takes four times as much memory."""
+"""Maximum size of a file in bytes. Its contents need four times as much memory."""
 _LONGEST = 1 << 16
-"""Bytes of a line: names are cut long before."""
+"""Maximum length of a line in bytes. Names are truncated to far less."""
 _FOREIGN = 1000
-"""Lines without an event of ours, in a file that has not as many with one: it is none of ours."""
+"""A file is not a timeline if it has this many more foreign lines than events."""
 _RANKS = 1 << 20
 _LARGEST_NUMBER = (1 << 63) - 1
 _NUMBERS = {"set", "order", "bytes", "tensors", "operation", "calls", "last_rank"}
-"""What is calculated with, of a span's values."""
+"""The names of span values that must be numbers."""
 _OF_A_CALL = {"set", "bytes", "tensors"}
-"""What a span has beside an order."""
+"""The names of values that a span with an order must have."""
 _MICROSECONDS = re.compile(r"(-?)(\d{1,16})(?:\.(\d{1,9}))?")
 _DAMAGE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""What a damaged line leads to, where it is read or where it is taken."""
+"""The exceptions that a damaged line can cause."""
 
 
 class TraceError(ValueError):
-    """It is no timeline of tf_hvd's."""
+    """The file is not a timeline that tf_hvd wrote."""
 
 
 @dataclass(slots=True)
@@ -56,21 +56,21 @@ class Trace:
     process: int = 0
     file: str = ""
     spans: dict[str, list[Span]] = field(default_factory=dict)
-    """By the name of their track, in the order of their beginnings."""
+    """The spans by the name of their track, sorted by start time."""
     counters: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
-    """Times and values, by name."""
+    """The times and values of each counter, by name."""
     several: bool = False
-    """Another process of this rank is in the file as well."""
+    """Whether the file also contains another process with the same rank."""
     faults: list[str] = field(default_factory=list)
-    """What is wrong with the files, a sentence each."""
+    """One sentence for each fault in the files."""
 
     def describe(self, size: int, host: str, process: int) -> None:
-        """Takes what a file says of itself; of a file that was continued, again."""
+        """Store the values of the file's header line. A continued file has several header lines."""
         self.several |= self.size > 0 and process != self.process
         self.size, self.host, self.process = size, host, process
 
     def is_of_process(self, other: Trace) -> bool:
-        """Whether both are of one process, which is a rank of one job."""
+        """Return whether both traces come from the same process, and therefore from one rank."""
         return (self.host, self.process) == (other.host, other.process)
 
     def continue_with(self, later: Trace) -> None:
@@ -86,17 +86,17 @@ class Trace:
 
     @property
     def clock_error(self) -> int | None:
-        """By how much times may be off, nanoseconds; None if nobody knows."""
+        """Maximum error in the times, in nanoseconds; None if unknown."""
         error = self.counters.get("error of the clock", [(0, 0)])[-1][1]
         return None if error < 0 else error
 
 
 def read(path: str | Path) -> list[Trace]:
-    """The timelines in a file: one for each rank.
+    """Read the timelines in a file, one for each rank.
 
     Raises:
-      TraceError: there is none in it, or there are several of a rank.
-      OSError: it cannot be read.
+      TraceError: the file has no timeline, or several timelines from one rank.
+      OSError: the file cannot be read.
     """
     reader = _Reader()
     with files.opened(path, _LARGEST) as file:
@@ -108,19 +108,19 @@ def read(path: str | Path) -> list[Trace]:
     found = [each for each in reader.traces() if each.size]
     if not found and reader.events:
         raise TraceError(
-            f"{path} is not a timeline that tf_hvd has written, or was cut at its beginning: no "
-            "line of it says which rank it is of"
+            f"{path} is not a timeline that tf_hvd wrote, or its beginning is missing: no line "
+            "names its rank"
         )
     if not found or reader.foreign > _FOREIGN + reader.events:
-        what = "is not a timeline that tf_hvd has written" if size else "is empty"
+        what = "is not a timeline that tf_hvd wrote" if size else "is empty"
         raise TraceError(f"{path} {what}")
     for trace in found:
         trace.file = str(path)
         trace.faults += [f"{path} {fault}" for fault in reader.faults()]
         if trace.several:
             raise TraceError(
-                f"{path} has several timelines of rank {trace.rank}, as of a job that started "
-                "again: read those of each start by themselves"
+                f"{path} contains several timelines for rank {trace.rank}, perhaps because the job "
+                "was restarted: pass the timelines from a single run"
             )
         for spans in trace.spans.values():
             spans.sort(key=lambda each: (each.begin, -each.end))
@@ -130,9 +130,9 @@ def read(path: str | Path) -> list[Trace]:
 
 
 def _lines(file: BinaryIO, size: int) -> Iterator[bytes]:
-    """Of what the file has now. The last line has perhaps no end, or is too long to be looked at.
+    """Yield the lines of the file's first `size` bytes. The last line may be truncated.
 
-    What comes behind a line that is too long is not read: of a hole of zeros that may be much.
+    Reading stops after a line that is too long, because the line may be a huge run of zeros.
     """
     while size > 0 and (line := file.readline(_LONGEST)):
         size -= len(line)
@@ -142,7 +142,7 @@ def _lines(file: BinaryIO, size: int) -> Iterator[bytes]:
 
 
 def _nested(spans: Sequence[Span]) -> list[Span]:
-    """Of spans of one track those that no other holds, and all calls; they have what they hold."""
+    """Nest the spans of one track; return the outermost spans and all calls, with their parts."""
     top: list[Span] = []
     open_: list[Span] = []
     for span in sorted(spans, key=lambda each: (each.begin, -each.end)):
@@ -154,13 +154,13 @@ def _nested(spans: Sequence[Span]) -> list[Span]:
 
 
 class _Reader:
-    """Takes the lines of a file, one event each; the array that they are in is never closed."""
+    """A parser for a file with one event per line. The file's JSON array is never closed."""
 
     def __init__(self) -> None:
         self.events = 0
-        """Lines with an event such as ours."""
+        """The number of lines with events that tf_hvd could have written."""
         self.foreign = 0
-        """Lines with another, or with none."""
+        """The number of other lines."""
         self._damaged = 0
         self._cut = False
         self._decode = json.JSONDecoder(parse_float=str).decode
@@ -177,7 +177,7 @@ class _Reader:
             self._take(self._decode(text))
         except _DAMAGE:
             self.foreign += 1
-            # The last one may be half a line.
+            # The last line may be truncated.
             whole = line.endswith(b"\n")
             self._damaged += whole
             self._cut |= not whole
@@ -187,16 +187,16 @@ class _Reader:
             trace = self._traces[track[0]]
             if track in self._names:
                 trace.spans.setdefault(self._names[track], []).extend(_nested(its))
-            else:  # the line that names it was damaged
+            else:  # the line that names the track was damaged
                 self._damaged += len(its)
         return list(self._traces.values())
 
     def faults(self) -> list[str]:
-        """What is wrong with the file; call it after `traces`."""
-        found = ["ends in the middle of a line: its rank was killed, or still runs."] * self._cut
+        """Return the file's faults as predicates for sentences. Call this method after `traces`."""
+        found = ["ends in the middle of a line: its rank was killed or is running."] * self._cut
         if self._damaged:
-            lines = f"{self._damaged} line{'s' * (self._damaged > 1)}"
-            found.append(f"has {lines} that cannot be read.")
+            lines = f"{self._damaged} damaged line{'s' * (self._damaged > 1)}"
+            found.append(f"has {lines}, which were skipped.")
         return found
 
     def _take(self, event: dict[str, Any]) -> None:
@@ -217,7 +217,7 @@ class _Reader:
                 _number(given[each])
             if "order" in given and not given.keys() >= _OF_A_CALL:
                 raise KeyError("order")
-            # Each line has the same names anew, which would take most of the memory.
+            # Every line repeats the same names; without interning they would take most memory.
             values = {sys.intern(each): value for each, value in given.items()}
             span = Span(sys.intern(printable(name)), begin, begin + length, values)
             self._spans.setdefault(track, []).append(span)
@@ -236,7 +236,7 @@ def _number(value: Any, least: int = 0, most: int = _LARGEST_NUMBER) -> int:
 
 
 def _ns(microseconds: Any) -> int:
-    """Exact: as text a number has all its digits."""
+    """Convert a number of microseconds, given as text so that it is exact, to nanoseconds."""
     found = _MICROSECONDS.fullmatch(str(microseconds))
     if not found:
         raise ValueError(microseconds)

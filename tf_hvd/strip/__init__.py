@@ -1,4 +1,4 @@
-"""Graphs without the ops of tf_hvd, for inference where it is not installed."""
+"""Removal of tf_hvd's ops from graphs, for inference where tf_hvd is not installed."""
 
 from tf_hvd.strip.api import strip_ops
 

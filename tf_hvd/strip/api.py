@@ -1,4 +1,4 @@
-"""strip_ops: graphs and SavedModels that load where tf_hvd is not installed."""
+"""strip_ops: make graphs and SavedModels loadable where tf_hvd is not installed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tf_hvd.strip.progress import steps
 
 _SAVED_MODEL = "saved_model"
 _CHUNKED = "saved_model.cpb"
-# Hashes of the graph that was.
+# Hashes of the original graph.
 _FINGERPRINT = "fingerprint.pb"
 _TEXT_SUFFIXES = (".pbtxt", ".prototxt", ".txt")
 
@@ -27,35 +27,41 @@ def strip_ops(
     outputs: Sequence[str] = (),
     assume_single_process: bool = False,
 ) -> Any:
-    """Replaces the ops of tf_hvd in a graph by what they compute in one process.
+    """Replace tf_hvd's ops in a graph with the values that they compute in a single process.
 
-    docs/strip_ops.md has what becomes of each op. Horovod's ops have the same names and are
-    replaced too.
+    Each collective becomes the identity or a constant: an average becomes its input, and `size`
+    becomes 1. Horovod's ops have the same names and are replaced too.
 
     Args:
-      source: a GraphDef, MetaGraphDef or SavedModel message, which is not changed; or the path of
-        a GraphDef (.pb, .pbtxt), of a checkpoint's .meta, of a SavedModel folder, or of a file of
-        Keras' (.keras, .h5), which has none of these ops and is copied; anything that tf.io.gfile
-        opens.
-      output: where to write, if `source` is a path; must not exist. Text if it ends in .pbtxt.
-      outputs: names of nodes or tensors; what they do not need is left out.
-      assume_single_process: take the values of one process where an output depends on what the
-        other processes compute.
+      source: a GraphDef, MetaGraphDef or SavedModel message, which is not changed, or a path that
+        tf.io.gfile can open. The path names a GraphDef (.pb, .pbtxt), a checkpoint's .meta file or
+        a SavedModel folder. A Keras file (.keras, .h5) has no such ops and is copied.
+      output: the path to write if `source` is a path; it must not exist. If it ends in .pbtxt, the
+        text format is written.
+      outputs: names of nodes or tensors to keep, with all nodes that they need; other nodes are
+        removed (default: keep all nodes).
+      assume_single_process: bool, whether to accept the values of a single process if an output
+        depends on results of other processes (default: False).
 
     Returns:
-      A message of the type of `source`, or the path that was written.
+      A message of the same type as `source`, or the output path.
 
     Raises:
-      ValueError: the source is not a graph or cannot be read, the output cannot be written, a
-        name of `outputs` does not exist, or an output would change its meaning and
-        `assume_single_process` was not set. Nothing is written then.
+      ValueError: the source is not a graph or cannot be read; the output cannot be written; or a
+        name in `outputs` does not exist. Also raised if the meaning of an output would change
+        and `assume_single_process` is False. Nothing is written in these cases.
+
+    Example:
+      with tf.Graph().as_default() as graph:
+          tf.identity(hvd.allreduce(tf.ones([2])), name="result")
+      without = hvd.strip_ops(graph.as_graph_def(), outputs=["result"], assume_single_process=True)
     """
     if isinstance(outputs, str):
-        raise StripError(f"outputs is {outputs!r}, one string; pass a list: outputs=[{outputs!r}]")
+        raise StripError(f"outputs must be a list, not a string; pass outputs=[{outputs!r}]")
     request = Request(tuple(outputs), assume_single_process)
     if not isinstance(source, str | os.PathLike):
         if output is not None:
-            raise StripError("output is for a source that is a path; for a message leave it out")
+            raise StripError("output is only for a source that is a path; omit it for a message")
         return _strip_message(source, request)
     if output is None:
         raise StripError(f"output is missing: pass the path to write to, for {os.fspath(source)}")
@@ -77,10 +83,14 @@ def _strip_message(message: Any, request: Request) -> Any:
 
 
 def find_ops(path: str, progress: bool = False) -> Report:
-    """What is in a graph or SavedModel at a path.
+    """Find tf_hvd's ops in a graph or SavedModel.
+
+    Args:
+      path: path of the graph or SavedModel.
+      progress: whether to show a progress bar (default: False).
 
     Raises:
-      StripError: it cannot be read.
+      StripError: the path cannot be read.
     """
     report = Report()
     _stripped(_graph_file(path), Request(write=False), report, progress)
@@ -88,10 +98,10 @@ def find_ops(path: str, progress: bool = False) -> Report:
 
 
 def beside(path: str) -> str:
-    """Where to write what has no output: `graph.pb` becomes `graph-stripped.pb`.
+    """Return the default output path: `graph-stripped.pb` for `graph.pb`.
 
     Raises:
-      StripError: the path cannot be looked at.
+      StripError: the path cannot be examined.
     """
     with files.doing(f"read {path}"):
         folder, slash, name = path.rstrip("/").rpartition("/")
@@ -104,7 +114,14 @@ def beside(path: str) -> str:
 def strip_path(
     path: str, output: str, request: Request, progress: bool = False, copies: bool = True
 ) -> Report:
-    """As `strip_ops`, from path to path. Without `copies`, what needs no change is not written.
+    """Strip a graph or model at a path as `strip_ops` does, and return a report.
+
+    Args:
+      path: the path to read.
+      output: the path to write.
+      request: the nodes to keep and the user's consent.
+      progress: whether to show a progress bar (default: False).
+      copies: whether to write the output even if the source contains nothing to strip.
 
     Raises:
       StripError: see `strip_ops`.
@@ -117,7 +134,7 @@ def strip_path(
         return report
     to_text = output.endswith(_TEXT_SUFFIXES) and source == path and not report.of_keras
     if not report.found and not request.outputs and was_text == to_text:
-        # As it is: protobuf may write equal messages in other bytes.
+        # Copy the original bytes, because protobuf may serialize an equal message differently.
         parts = [files.read(source)]
     elif to_text:
         parts = [formats.to_text(b"".join(parts), kind)]
@@ -140,19 +157,21 @@ def _write_saved_model(
     with files.new_folder(output) as folder:
         for name, _ in steps(others, "copying", size, progress):
             files.copy(tf.io.gfile.join(path, name), tf.io.gfile.join(folder, name))
-        # Last: without it, this is no SavedModel.
+        # Written last, because without this file the folder is not a SavedModel.
         files.fill(tf.io.gfile.join(folder, f"{_SAVED_MODEL}.pb"), parts, progress)
 
 
 def _graph_file(path: str) -> str:
-    """The file with the graph: `path`, or one in a SavedModel folder."""
+    """Return the path of the graph's file: `path` itself or a file in a SavedModel folder."""
     with files.doing(f"read {path}"):
         if not tf.io.gfile.exists(path):
-            raise StripError(f"there is no {path}; check the path")
+            raise StripError(f"{path} does not exist; check the path")
         if not tf.io.gfile.isdir(path):
             name = path.rpartition("/")[2]
             if name in (f"{_SAVED_MODEL}.pb", f"{_SAVED_MODEL}.pbtxt"):
-                raise StripError(f"{path} is a part of a SavedModel; name the folder that it is in")
+                raise StripError(
+                    f"{path} is part of a SavedModel; name the folder that contains it"
+                )
             return path
         for suffix in (".pb", ".pbtxt"):
             file: str = tf.io.gfile.join(path, _SAVED_MODEL + suffix)
@@ -161,24 +180,25 @@ def _graph_file(path: str) -> str:
                 return file
         if tf.io.gfile.exists(tf.io.gfile.join(path, _CHUNKED)):
             raise StripError(
-                f"{path} holds its graph in parts ({_CHUNKED}); save the model again without "
+                f"{path} stores its graph in parts ({_CHUNKED}); save the model again without "
                 "experimental_image_format"
             )
     raise StripError(
-        f"{path} holds no {_SAVED_MODEL}.pb; name a SavedModel folder, a .meta or a graph"
+        f"{path} contains no {_SAVED_MODEL}.pb; name a SavedModel folder, a .meta or a graph"
     )
 
 
 def _stripped(
     source: str, request: Request, report: Report, progress: bool
 ) -> tuple[Sequence[bytes | bytearray], str, bool]:
-    """What is to be written, in parts; its kind, and whether the source is a text.
+    """Return the data to write (in parts), its kind, and whether the source is in text format.
 
-    Nothing, of no kind, for a file of Keras' own.
+    For a Keras file, the data and the kind are empty.
     """
     data = files.read(source, progress)
     report.of_keras = not request.outputs and formats.is_of_keras(data)
     if report.of_keras:
+        report.classes = formats.classes_in_keras_file(data)
         return [], "", False
     try:
         kind = formats.text_kind(data)

@@ -1,4 +1,4 @@
-"""Makes the nodes that take the place of one node, in a graph or in a function's body."""
+"""Creation of the nodes that replace one node in a graph or in a function's body."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INNER = "one_process"
 
 
 def attribute(value: Any) -> Any:
-    """An AttrValue that holds a type, a list of types, a truth value or a number."""
+    """Return an AttrValue that contains a type, a list of types, a bool or a number."""
     if isinstance(value, tf.DType):
         return attr_value_pb2.AttrValue(type=value.as_datatype_enum)
     if isinstance(value, list):
@@ -27,7 +27,7 @@ def attribute(value: Any) -> Any:
 
 
 def unused(wanted: str, taken: set[str]) -> str:
-    """`wanted`, or with a number if it is taken; it is taken then."""
+    """Return `wanted`, with a number appended if it is taken, and add the result to `taken`."""
     name, number = wanted, 0
     while name in taken:
         number += 1
@@ -37,9 +37,9 @@ def unused(wanted: str, taken: set[str]) -> str:
 
 
 class Builder:
-    """The replacement of one node: some new nodes, and last one that has its name.
+    """Replaces one node with new nodes. The last new node gets the replaced node's name.
 
-    New nodes run after what the node had to run after, on its device.
+    New nodes run on the replaced node's device, after its control inputs.
     """
 
     def __init__(
@@ -49,14 +49,21 @@ class Builder:
         in_function: bool,
         arguments: Container[str] = (),
     ) -> None:
-        """Args: the node; a maker of unused names; how edges are written; the function's inputs."""
+        """Prepare the replacement of a node.
+
+        Args:
+          node: the node to replace.
+          new_name: returns an unused name that is similar to its argument.
+          in_function: whether the node is in a function's body.
+          arguments: the names of the function's inputs.
+        """
         self.node = node
         self.nodes: list[Any] = []
         self._new_name = new_name
         self._in_function = in_function
         self._arguments = arguments
         self.data = [text for text in node.input if not text.startswith("^")]
-        # The step that the caller was at says nothing to one process.
+        # The step passed by the caller has no meaning in a single process.
         steps = node.attr["stamp_count"].i if "stamp_count" in node.attr else 0
         del self.data[len(self.data) - steps :]
         self.control = [text for text in node.input if text.startswith("^")]
@@ -65,10 +72,10 @@ class Builder:
         return self.known_type(self.node.attr[name].type)
 
     def known_type(self, value: int | str) -> tf.DType:
-        """The type of this number or name.
+        """Return the type with this number or name.
 
         Raises:
-          DamagedError: TensorFlow has none.
+          DamagedError: TensorFlow has no such type.
         """
         try:
             return tf.as_dtype(value)
@@ -76,17 +83,17 @@ class Builder:
             raise DamagedError(f"node '{self.node.name}' has the type '{value}'") from None
 
     def node_of(self, edge: str) -> str | None:
-        """The control edge from where a data edge begins; None for a function's argument."""
+        """Return a control edge from a data edge's source node; None for a function's input."""
         name = edge.partition(":")[0]
         return None if name in self._arguments else "^" + name
 
     def after_inputs(self) -> list[str]:
-        """Control edges for what must wait for the inputs, though it does not read them."""
+        """Return control edges for nodes that must wait for the inputs without reading them."""
         edges = [*self.control, *filter(None, map(self.node_of, self.data))]
         return list(dict.fromkeys(edges))
 
     def add(self, op: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
-        """Adds a node; returns the edge of its first output, which the op calls `output`."""
+        """Add a node and return the edge from its first output. `output` is the output's name."""
         name = self._new_name(f"{self.node.name}/{INNER}/{op}")
         added = node_def_pb2.NodeDef(name=name, op=op, device=self.node.device)
         added.input.extend([*inputs, *self.control])
@@ -104,7 +111,7 @@ class Builder:
         return self.add("Cast", [tensor], "y", SrcT=source, DstT=target)
 
     def constant(self, value: Any, dtype: tf.DType) -> str:
-        """A constant; in the frame of a loop that the node is in."""
+        """Return an edge from a new constant in the same loop frame as the node."""
         edge = self.add("Const", [], "output", dtype=dtype)
         added = self.nodes[-1]
         added.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, dtype, np.shape(value)))
@@ -113,7 +120,7 @@ class Builder:
         return edge
 
     def finish(self, op: str, inputs: Sequence[str], **attributes: Any) -> Any:
-        """Gives the node's name, device and attributes of the graph to a node of another op."""
+        """Replace the node's op, but keep its name, device and graph attributes."""
         last = node_def_pb2.NodeDef()
         last.CopyFrom(self.node)
         last.op = op

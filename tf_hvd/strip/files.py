@@ -1,6 +1,6 @@
-"""Reading and writing through tf.io.gfile: whatever paths TensorFlow opens, in small parts.
+"""Reading and writing of any path that tf.io.gfile can open, in small parts.
 
-What is written is complete or not there: it gets its name when it is whole.
+A written file is either complete or absent, because it gets its name only when it is complete.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from tf_hvd.strip.progress import steps
 _CHUNK = 1 << 24
 _CHECK = "check the path and the disk"
 _DENIED = "permission denied; choose a path that you may use"
-_NO_UTF_8 = "a name in it is not UTF-8; rename what has it"
+_NO_UTF_8 = "it contains a name that is not UTF-8; rename that file"
 _SAID: dict[type[Exception], str] = {
     FileNotFoundError: f"no such file or folder; {_CHECK}",
     PermissionError: _DENIED,
-    tf.errors.NotFoundError: "no such file or folder; check the path, and that the folder it is in "
+    tf.errors.NotFoundError: "no such file or folder; check the path, and that its parent folder "
     "exists",
     tf.errors.PermissionDeniedError: _DENIED,
     tf.errors.ResourceExhaustedError: "no space left; free some space or choose another disk",
-    tf.errors.AlreadyExistsError: "it exists already; remove it or choose another path",
+    tf.errors.AlreadyExistsError: "it already exists; remove it or choose another path",
     UnicodeDecodeError: _NO_UTF_8,
     UnicodeEncodeError: _NO_UTF_8,
 }
@@ -33,20 +33,20 @@ _SAID: dict[type[Exception], str] = {
 
 @contextlib.contextmanager
 def doing(words: str) -> Iterator[None]:
-    """Turns TensorFlow's errors in the block into one line: "cannot `words`: why; cure"."""
+    """Provide a context that turns TensorFlow's errors into "cannot `words`: reason; fix"."""
     try:
         yield
-    except (tf.errors.OpError, OSError, UnicodeError) as error:  # the last: of names
+    except (tf.errors.OpError, OSError, UnicodeError) as error:  # UnicodeError: from names
         text = (getattr(error, "message", None) or str(error)).splitlines()[0]
         said = _SAID.get(type(error), f"{text}; {_CHECK}")
         raise StripError(f"cannot {words}: {said}") from None
 
 
 def read(path: str, progress: bool = False) -> bytearray:
-    """All bytes of a file.
+    """Return all bytes of a file.
 
     Raises:
-      StripError: it cannot be read.
+      StripError: the file cannot be read.
     """
     with doing(f"read {path}"):
         if tf.io.gfile.isdir(path):
@@ -59,42 +59,44 @@ def read(path: str, progress: bool = False) -> bytearray:
             for at in steps(range(0, size, _CHUNK), "reading", size, progress):
                 chunk = file.read(min(_CHUNK, size - at))
                 if len(chunk) < min(_CHUNK, size - at):
-                    raise StripError(f"cannot read {path}: it ended early; save the graph again")
+                    raise StripError(f"cannot read {path}: it is truncated; save the graph again")
                 view[at : at + len(chunk)] = chunk
     return result
 
 
 def check_new(path: str) -> None:
-    """Raises StripError if there is something at `path`."""
+    """Raise StripError if `path` exists."""
     local = _local_path(path)
     with doing(f"write {path}"):
-        # A link that leads nowhere is there too, and a rename does not take its place.
+        # Includes a dangling link, which a rename would not replace.
         if tf.io.gfile.exists(path) or (local is not None and os.path.islink(local)):
             raise StripError(f"{path} exists; remove it or choose another path")
 
 
 def check_own(path: str) -> None:
-    """Raises StripError unless `path`, of a model's folder, is a file or folder of its own.
+    """Raise StripError unless `path`, an entry in a model's folder, is a regular file or folder.
 
-    A link could put another user's file into the output, and a named pipe would block its reader.
+    A link could copy another user's file to the output, and reading a named pipe would block.
     """
     local = _local_path(path)
     if local is None:
         return
     if os.path.islink(local):
         raise StripError(
-            f"{path} is a symbolic link to {os.readlink(local)}; put a copy in the link's place if "
+            f"{path} is a symbolic link to {os.readlink(local)}; replace the link with a copy if "
             "it is part of the model, or remove it"
         )
     if not os.path.isfile(local) and not os.path.isdir(local):
-        raise StripError(f"{path} is not a file; a model holds files and folders only: remove it")
+        raise StripError(
+            f"{path} is not a file; a model contains only files and folders: remove it"
+        )
 
 
 def write(path: str, chunks: Sequence[bytes | bytearray], progress: bool) -> None:
-    """Writes a new file beside `path`, then gives it its name.
+    """Write a new file next to `path`, then rename it.
 
     Raises:
-      StripError: it cannot be written; there is then nothing at `path`.
+      StripError: the file cannot be written; `path` then does not exist.
     """
     beside = _beside(path)
     with _removed_on_failure(beside, tf.io.gfile.remove), doing(f"write {path}"):
@@ -104,13 +106,14 @@ def write(path: str, chunks: Sequence[bytes | bytearray], progress: bool) -> Non
 
 @contextlib.contextmanager
 def new_folder(path: str) -> Iterator[str]:
-    """A folder to fill in, which is at `path` after the block; its last file makes it valid.
+    """Provide a context with a folder to fill. After the block, the folder is at `path`.
 
-    On the local disk it is filled beside `path`. Other file systems rename folders file by file,
-    or not at all: there it is filled in place.
+    Write the file that makes the folder valid last. On the local disk, the folder is filled next to
+    `path` and then renamed. Other file systems rename folders file by file or not at all, so the
+    folder is filled in place.
 
     Raises:
-      StripError: it cannot be made; there is then nothing at `path`.
+      StripError: the folder cannot be created; `path` then does not exist.
     """
     local = _local_path(path) is not None
     beside = _beside(path) if local else path
@@ -124,20 +127,20 @@ def new_folder(path: str) -> Iterator[str]:
 
 
 def fill(path: str, chunks: Sequence[bytes | bytearray], progress: bool) -> None:
-    """Writes a file into a folder that `new_folder` made.
+    """Write a file into a folder that `new_folder` provides.
 
     Raises:
-      StripError: it cannot be written.
+      StripError: the file cannot be written.
     """
     with doing(f"write {path}"):
         _fill(path, chunks, progress)
 
 
 def copy(source: str, target: str) -> None:
-    """Copies a file into a folder that `new_folder` made, with the folders that it is in.
+    """Copy a file into a folder that `new_folder` provides; create missing parent folders.
 
     Raises:
-      StripError: it cannot be copied.
+      StripError: the file cannot be copied.
     """
     with doing(f"copy {source} to {target}"):
         tf.io.gfile.makedirs(target.rpartition("/")[0])
@@ -145,10 +148,10 @@ def copy(source: str, target: str) -> None:
 
 
 def tree(folder: str) -> list[tuple[str, int]]:
-    """All files below a model's folder: path from there, and size.
+    """Return the relative path and the size in bytes of each file below a model's folder.
 
     Raises:
-      StripError: the folder cannot be read, or `check_own` refuses something in it.
+      StripError: the folder cannot be read, or `check_own` refuses an entry.
     """
     result = []
     with doing(f"read {folder}"):
@@ -162,7 +165,7 @@ def tree(folder: str) -> list[tuple[str, int]]:
 
 
 def _local_path(path: str) -> str | None:
-    """A path of the local disk as Python takes it; None for other file systems."""
+    """Return a path on the local disk in the form that Python accepts; None for other paths."""
     scheme, separator, rest = path.partition("://")
     if not separator:
         return path
@@ -171,7 +174,7 @@ def _local_path(path: str) -> str | None:
 
 def _beside(path: str) -> str:
     folder, slash, name = path.rstrip("/").rpartition("/")
-    # Not the name with something after it: to ram:// that looks like something inside of it.
+    # Not as a suffix: ram:// would treat such a name as an entry of the folder `path`.
     return f"{folder}{slash}.tmp-{os.urandom(8).hex()}-{name}"
 
 

@@ -1,8 +1,11 @@
-"""Which kind of graph some bytes are, and its text form."""
+"""Detection of the kind of a serialized graph, and conversion to and from its text format."""
 
 from __future__ import annotations
 
+import io
 import re
+import zipfile
+import zlib
 from typing import Any
 
 from google.protobuf import text_format  # type: ignore[import-untyped]
@@ -21,7 +24,7 @@ KINDS: dict[str, Any] = {
     "MetaGraphDef": meta_graph_pb2.MetaGraphDef,
     "SavedModel": saved_model_pb2.SavedModel,
 }
-# By the first word of a text; binary files begin otherwise.
+# The kinds by the first word in text format; binary files do not begin with these words.
 _FIRST_WORDS = {
     "node": "GraphDef",
     "library": "GraphDef",
@@ -34,57 +37,81 @@ _FIRST_WORDS = {
 _SCHEMA_TAG = 0x08
 _LARGEST = (1 << 31) - 1
 _ZIP, _HDF5 = b"PK\x03\x04", b"\x89HDF\r\n\x1a\n"
-# The first file in a zip archive of Keras', and where its name stands.
+# The first file in a Keras zip archive, and the offset of its name.
 _METADATA, _NAME = b"metadata.json", 30
+# The file with the configuration in a Keras zip archive, and its maximum size for reading.
+_CONFIG, _LARGEST_CONFIG = "config.json", 1 << 28
+# Matches the registered names that Keras uses to find tf_hvd classes.
+_CLASS = re.compile(rb'"(tf_hvd>\w+)"')
 _TEXT = re.compile(rb"\s*(?:#[^\n]*\n\s*)*([a-z_]+)\s*[:{]")
 
 
 def is_of_keras(data: bytes | bytearray) -> bool:
-    """Whether these are the bytes of a .keras or .h5 file, which hold no graph."""
+    """Return whether the data is a .keras or .h5 file, which contains no graph."""
     return data.startswith(_HDF5) or (data.startswith(_ZIP) and data.startswith(_METADATA, _NAME))
 
 
+def classes_in_keras_file(data: bytes | bytearray) -> list[str]:
+    """Return the sorted names of tf_hvd classes in the configuration in a .keras or .h5 file."""
+    # An .h5 file contains its configuration uncompressed.
+    texts = [data] if data.startswith(_HDF5) else _config_of(data)
+    return sorted({name.decode() for text in texts for name in _CLASS.findall(text)})
+
+
+def _config_of(data: bytes | bytearray) -> list[bytes]:
+    """Return the configuration in a .keras file; empty if the archive is damaged."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive, archive.open(_CONFIG) as file:
+            return [file.read(_LARGEST_CONFIG)]
+    except (zipfile.BadZipFile, zlib.error, KeyError, OSError, EOFError, RuntimeError, ValueError):
+        return []
+
+
 def text_kind(data: bytes | bytearray) -> str | None:
-    """The kind of a graph in text form, None if it is none."""
+    """Return the kind of a graph in text format; None for other data."""
     match = _TEXT.match(data[:4096])
     return _FIRST_WORDS.get(match[1].decode()) if match else None
 
 
 def from_text(data: bytes | bytearray, kind: str) -> Any:
-    """The message of a graph in text form.
+    """Parse a graph in text format.
 
     Raises:
-      StripError: the text is not one of this kind.
+      StripError: the text is not a graph of this kind.
     """
     try:
         message = text_format.Parse(bytes(data), KINDS[kind]())
     except (text_format.ParseError, UnicodeDecodeError) as error:
-        # Of bytes that are no text it says nothing itself.
+        # If the bytes are not text, the error has no message.
         detail = (str(error) or str(error.__cause__)).splitlines()[0]
-        raise StripError(f"this is not a {kind} in text form: {detail}") from None
+        raise StripError(f"this is not a {kind} in text format: {detail}") from None
     except RecursionError:
         raise StripError(TOO_DEEP) from None
-    # What protobuf writes may be nested deeper than what it reads.
+    # Check the nesting: protobuf can write deeper nesting than it can read.
     return parsed(serialized(message), KINDS[kind])
 
 
 def from_binary(data: bytes | bytearray, kind: str | None) -> tuple[Any, str]:
-    """The message that was serialized, and its kind; `kind` is None where it is not known.
+    """Parse a serialized message; return the message and its kind.
+
+    Args:
+      data: the serialized message.
+      kind: the message's kind, a key of KINDS; None if unknown.
 
     Raises:
-      StripError: it is none of these kinds, or damaged.
+      StripError: the data is of a different kind, or is damaged.
     """
     if not data:
-        raise StripError("it is empty; save the graph again")
+        raise StripError("the file is empty; save the graph again")
     if data.startswith((_ZIP, _HDF5)):
         raise StripError(
-            "this is not a graph; if Keras has saved it (.keras, .h5), it holds no ops of tf_hvd, "
-            "and there is nothing to strip"
+            "this is not a graph; if Keras has saved it (.keras, .h5), it contains no ops of "
+            "tf_hvd, and there is nothing to strip"
         )
     if len(data) > _LARGEST:
         raise StripError(
-            "it is larger than 2 GiB, which neither protobuf nor TensorFlow reads; save large "
-            "constants as variables"
+            "the graph is larger than 2 GiB, which neither protobuf nor TensorFlow can read; save "
+            "large constants as variables"
         )
     # The first field of a SavedModel is a number.
     first = kind or ("SavedModel" if data[0] == _SCHEMA_TAG else "GraphDef")
@@ -94,17 +121,17 @@ def from_binary(data: bytes | bytearray, kind: str | None) -> tuple[Any, str]:
             message = KINDS[name].FromString(data)
         except DecodeError:
             continue
-        # Parts of one kind may look like names of another.
+        # A valid part of one kind may also be a valid part of another kind.
         if name == kind or name != "GraphDef" or all(n.name and n.op for n in message.node[:1]):
             return message, name
-    raise StripError(_damaged(first, "a part of it cannot be read"))
+    raise StripError(_damaged(first, "part of it cannot be read"))
 
 
 def parsed(data: bytes, kind: Any) -> Any:
-    """The message of type `kind` that was serialized.
+    """Parse a serialized message of type `kind`.
 
     Raises:
-      StripError: it holds messages in messages beyond what protobuf reads.
+      StripError: its messages are nested more deeply than protobuf can read.
     """
     try:
         return kind.FromString(data)
@@ -113,7 +140,7 @@ def parsed(data: bytes, kind: Any) -> Any:
 
 
 def to_text(data: bytes, kind: str) -> bytes:
-    """A serialized graph in text form.
+    """Convert a serialized graph to text format.
 
     Raises:
       StripError: see `parsed`.
@@ -123,12 +150,19 @@ def to_text(data: bytes, kind: str) -> bytes:
 
 
 def strip_message(message: Any, kind: str, request: Request, report: Report) -> list[bytes]:
-    """A message of one of the kinds without our ops, serialized, in parts.
+    """Return a message without tf_hvd's ops, serialized in parts.
 
-    Fills in the report, and empties the message: a second one would take as much memory.
+    This function adds to the report. It empties the message, because a second copy would double the
+    memory use.
+
+    Args:
+      message: the message.
+      kind: the message's kind, a key of KINDS.
+      request: the nodes to keep and the user's consent.
+      report: the report to extend.
 
     Raises:
-      StripError: the message is damaged, or the request does not fit it.
+      StripError: the message is damaged, or the request cannot be fulfilled.
     """
     try:
         if kind == "GraphDef":
@@ -150,11 +184,11 @@ def _strip_saved_model(model: Any, request: Request, report: Report) -> list[byt
     version = model.saved_model_schema_version
     if version != _SCHEMA_VERSION:
         raise StripError(
-            f"it is a SavedModel of version {version}, of which this version of tf_hvd "
-            f"knows {_SCHEMA_VERSION}; use a newer tf_hvd"
+            f"the SavedModel has version {version}, but this tf_hvd supports only version "
+            f"{_SCHEMA_VERSION}; use a newer tf_hvd"
         )
     if not model.meta_graphs:
-        raise DamagedError("it holds no graph")
+        raise DamagedError("it contains no graph")
     parts = [
         part
         for meta_graph in model.meta_graphs

@@ -1,4 +1,4 @@
-"""The function library of a graph: FunctionDefs, whose edges name outputs by the op's words."""
+"""A graph's function library. In its FunctionDefs, edges contain the ops' output names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tf_hvd.strip.rules import RULES, meaning_of, rewrite, rule_of
 
 
 def called_functions(node: Any) -> Iterator[str]:
-    """The functions that a node names: by its attributes, or as its op."""
+    """Yield the names of the functions that a node refers to, in its attributes or as its op."""
     yield node.op
     for value in node.attr.values():
         kind = value.WhichOneof("value")
@@ -41,7 +41,10 @@ class Library:
         return name in self._functions
 
     def reached(self, names: Iterable[str]) -> list[Found]:
-        """The ops of ours that the results of these functions, and of what they call, need."""
+        """Return the tf_hvd ops that the results of the named functions depend on.
+
+        This includes ops in functions that the named functions call.
+        """
         seen: set[str] = set()
         waiting = [name for name in names if name in self]
         result: list[Found] = []
@@ -101,12 +104,12 @@ def rewrite_function(function: Any) -> None:
 
 
 def _renamed(edge: str, ops: dict[str, str]) -> str:
-    """An edge that reads from a node of ours, as it reads from the replacement."""
+    """Return an edge from a replaced node, rewritten for the output of the replacement."""
     name, *rest = edge.split(":")
     if name not in ops or not rest:
         return edge
     first = RULES[ops[name]].outputs.get(rest[0])
-    # Edges inside of a replacement are new already.
+    # Edges within a replacement already have the new form.
     if first is None:
         return edge
     number = rest[1] if len(rest) > 1 else "0"

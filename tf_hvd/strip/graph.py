@@ -1,4 +1,4 @@
-"""The nodes of a GraphDef: who they are, what they read, and which are ours."""
+"""The nodes of a GraphDef: their names, their inputs, and which of them are tf_hvd ops."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Found:
     op: str
     node: str
     function: str
-    """In which it is; empty for the graph itself."""
+    """The name of the function that contains the op; empty for the graph itself."""
     meaning: Meaning
 
     def __str__(self) -> str:
@@ -33,17 +33,17 @@ class Found:
 
 class Graph:
     def __init__(self, message: Any) -> None:
-        """Looks for our ops.
+        """Find tf_hvd's ops in a message.
 
         Raises:
-          StripError: it is not a graph, or one that this TensorFlow does not read.
+          StripError: the message is not a graph, or this TensorFlow cannot read it.
         """
         self.message = message
         self.ours: dict[int, Found] = {}
         newest = tf.version.GRAPH_DEF_VERSION
         if message.versions.min_consumer > newest:
             raise StripError(
-                f"it is a graph for readers of version {message.versions.min_consumer}, but "
+                f"the graph needs GraphDef version {message.versions.min_consumer}, but "
                 f"TensorFlow {tf.__version__} has version {newest}; use a newer TensorFlow"
             )
         for place, node in enumerate(message.node):
@@ -51,7 +51,7 @@ class Graph:
                 raise DamagedError("a node has no name or no op")
             if rule_of(node) is not None:
                 self.ours[place] = Found(node.op, node.name, "", meaning_of(node))
-        # The versions come after the nodes: without them nodes may be missing too.
+        # The versions follow the nodes: if the versions are missing, nodes may be missing too.
         if not message.HasField("versions") and not message.version:
             if not message.node and not message.library.function:
                 raise DamagedError("it has no nodes")
@@ -69,7 +69,7 @@ class Graph:
         for node in self.message.node:
             for edge in node.input:
                 if node_name(edge) not in places:
-                    raise DamagedError(f"a node reads from '{node_name(edge)}', which is not there")
+                    raise DamagedError(f"a node reads from '{node_name(edge)}', which is missing")
         return places
 
     @property
@@ -77,14 +77,17 @@ class Graph:
         return list(self._places)
 
     def place(self, name: str) -> int | None:
-        """The number of the node with this name, None if there is none."""
+        """Return the number of the node with this name, or None if no node has the name."""
         return self._places.get(name)
 
     def node(self, place: int) -> Any:
         return self.message.node[place]
 
     def reached(self, roots: Iterable[int], control: bool) -> bytearray:
-        """For each node 1 if the roots' values need it, with `control` also by control edges."""
+        """Return for each node 1 if the roots' values depend on it, else 0.
+
+        If `control` is True, control edges also count as dependencies.
+        """
         seen = bytearray(len(self))
         waiting = list(roots)
         for place in waiting:
@@ -98,7 +101,7 @@ class Graph:
         return seen
 
     def _namer(self) -> Callable[[str], str]:
-        """Makes names for new nodes: with a word that no node's name has."""
+        """Return a function that names new nodes with a word that no existing name contains."""
         names = [node.name for node in self.message.node]
         words = itertools.chain([INNER], (f"{INNER}_{i}" for i in itertools.count(1)))
         word = next(word for word in words if not any(word in name for name in names))
@@ -110,7 +113,7 @@ class Graph:
         return new_name
 
     def rewritten(self, kept: bytearray | None = None) -> Iterator[Any]:
-        """The nodes without ops of ours, in their order; changes those of the message."""
+        """Yield the nodes in order with tf_hvd's ops replaced, modifying the message's nodes."""
         replaced, moved = self._replacements(kept)
         for place, old in enumerate(self.message.node):
             if kept is not None and not kept[place]:
@@ -125,7 +128,7 @@ class Graph:
     def _replacements(
         self, kept: bytearray | None
     ) -> tuple[dict[int, list[Any]], dict[str, list[str]]]:
-        """The new nodes by place, and where outputs went that are not at their name any more."""
+        """Return the new nodes by place, and the new names of outputs that have moved."""
         replaced, moved = {}, {}
         new_name = self._namer() if self.ours else str
         for place, found in self.ours.items():
@@ -137,7 +140,7 @@ class Graph:
         return replaced, moved
 
     def _uncolocate(self, node: Any, kept: bytearray) -> None:
-        """Drops places beside nodes that are gone."""
+        """Remove a node's colocation constraints on removed nodes."""
         if "_class" not in node.attr:
             return
         classes = node.attr["_class"].list.s
@@ -154,15 +157,15 @@ class Graph:
 
 
 def node_name(edge: str) -> str:
-    """The node of a tensor, or of a control edge."""
+    """Return the name of the node that a tensor or a control edge comes from."""
     return edge.removeprefix("^").partition(":")[0]
 
 
 def output_number(text: str, outputs: int) -> int:
-    """The number at the end of an edge; none is 0.
+    """Return the output number at the end of an edge; 0 if the edge has none.
 
     Raises:
-      DamagedError: it is not the number of one of so many outputs.
+      DamagedError: the node has no output with this number.
     """
     number = int(text) if text.isdecimal() else 0
     if (text and not text.isdecimal()) or number >= outputs:

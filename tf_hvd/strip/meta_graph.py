@@ -1,4 +1,4 @@
-"""MetaGraphDef: a graph with what Python needs to use it: savers, collections, signatures."""
+"""MetaGraphDefs: graphs with data for Python, such as savers, collections and signatures."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from tf_hvd.strip.outputs import check_consent, find_outputs
 from tf_hvd.strip.parts import nested, repeated, serialized
 from tf_hvd.strip.rules import PREFIX
 
-# Fields of a GraphDef and of a MetaGraphDef.
+# Numbers of fields of a GraphDef and of a MetaGraphDef.
 _NODE, _GRAPH = 1, 2
 
 # Collections of operations that a loader runs.
 _INIT_COLLECTIONS = ("saved_model_main_op", "legacy_init_op")
 _INIT_SIGNATURE = "__saved_model_init_op"
 _TRAIN_SIGNATURE = "__saved_model_train_op"
-# Of no use without the nodes that training adds to loops; import does without.
+# Contexts are useless without the nodes that training adds to loops. A graph can be imported
+# without contexts.
 _CONTEXTS = ("cond_context", "while_context")
 _VARIABLES = frozenset(
     {
@@ -35,10 +36,10 @@ _VARIABLES = frozenset(
 @dataclass
 class Request:
     outputs: tuple[str, ...] = ()
-    """Nodes or tensors to keep, with what they need; all if empty."""
+    """Nodes or tensors to keep, with all nodes that they need; empty to keep everything."""
     assume_single_process: bool = False
     write: bool = True
-    """If not, ops are only looked for."""
+    """Whether to produce output. If False, ops are only found and reported."""
 
 
 @dataclass
@@ -46,14 +47,18 @@ class Report:
     found: list[Found] = field(default_factory=list)
     nodes: int = 0
     functions: int = 0
-    of_keras: bool = False  # a file without a graph
+    of_keras: bool = False  # whether the source is a Keras file, which contains no graph
+    classes: list[str] = field(default_factory=list)
+    """The tf_hvd classes that Keras needs to load a Keras file."""
 
 
 def strip_graph(message: Any, request: Request, report: Report) -> list[bytes]:
-    """A GraphDef without our ops, in parts; fills in the report, and empties the message.
+    """Return a GraphDef without tf_hvd's ops, serialized in parts.
+
+    This function adds to the report and empties the message.
 
     Raises:
-      StripError: it is not a graph, or the request does not fit it.
+      StripError: the message is not a graph, or the request cannot be fulfilled.
     """
     graph, library = _read(message, report)
     places = find_outputs(graph, request.outputs)
@@ -83,29 +88,33 @@ class MetaGraph:
     """A MetaGraphDef, which `strip` empties."""
 
     def __init__(self, message: Any) -> None:
-        """Raises: StripError, if it has no graph."""
+        """Check the message.
+
+        Raises:
+          StripError: the message contains no graph.
+        """
         if not message.HasField("graph_def"):
-            raise DamagedError("it holds no graph")
+            raise DamagedError("it contains no graph")
         self._message = message
         self._signatures = message.signature_def
         self._collections = message.collection_def
 
     def strip(self, request: Request, report: Report) -> list[bytes]:
-        """The same without our ops, in parts; fills in the report.
+        """Return the message without tf_hvd's ops, serialized in parts, and add to the report.
 
         Raises:
-          StripError: it is damaged, or the request does not fit it.
+          StripError: the message is damaged, or the request cannot be fulfilled.
         """
         graph, library = _read(self._message.graph_def, report)
         if request.outputs and self._message.HasField("object_graph_def"):
             raise StripError(
-                "this SavedModel has signatures and functions, which node names cannot cut; "
-                "leave --outputs out"
+                "this SavedModel has signatures and functions, which cannot be cut at node names; "
+                "omit --outputs"
             )
         outputs = find_outputs(graph, request.outputs)
         if not request.write:
             return []
-        # Nothing changes: what depends on what need not be known.
+        # Nothing is replaced, so dependencies do not matter.
         if not request.outputs and not graph.ours and not library.ours:
             return self._written(graph, library, None)
         known = outputs or self._signature_outputs(graph)
@@ -176,7 +185,7 @@ class MetaGraph:
                 del self._signatures[key]
 
     def _cut_collections(self, graph: Graph, kept: bytearray) -> None:
-        """Removes entries that name nodes that are gone, and collections of which none is left."""
+        """Remove collection entries that name removed nodes, and collections that become empty."""
         for key, collection in list(self._collections.items()):
             values = getattr(collection, collection.WhichOneof("kind") or "node_list").value
             left = [
@@ -206,7 +215,7 @@ def _tensors(info: Any) -> list[str]:
 
 
 def _parts(variable: Any) -> list[str]:
-    """What importing a variable looks for besides the variable itself."""
+    """Return the nodes needed to import a variable, in addition to the variable itself."""
     names = (variable.initializer_name, variable.initial_value_name, variable.snapshot_name)
     return [name for name in names if name]
 

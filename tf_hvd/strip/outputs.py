@@ -1,4 +1,4 @@
-"""Which of our ops the values that a user wants depend on, and whether that was asked for."""
+"""The tf_hvd ops that the outputs depend on, and the user's consent to replace the ops."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ _OFFERED = 3
 
 
 def find_outputs(graph: Graph, names: Iterable[str]) -> list[int]:
-    """The nodes that a user names, as nodes or as tensors.
+    """Return the numbers of the nodes that a user named, as nodes or as tensors.
 
     Raises:
-      StripError: one does not exist; the text has names like it.
+      StripError: a name does not exist; the text suggests similar names.
     """
     places = []
     for name in names:
         place = graph.place(node_name(name))
         if place is None:
-            raise StripError(f"there is no node '{node_name(name)}'{_offer(graph, name)}")
+            raise StripError(f"node '{node_name(name)}' does not exist{_offer(graph, name)}")
         places.append(place)
     return places
 
 
 def _offer(graph: Graph, name: str) -> str:
     if not graph.names:
-        return ", nor any other: the graph is empty; save it again"
+        return ", because the graph is empty; save the graph again"
     wanted = node_name(name)
     last = wanted.rpartition("/")[2]
-    # Names that share a part first: comparing with 200,000 names takes its time.
+    # Try names that share a part first, because a comparison with 200,000 names is slow.
     near = [known for known in graph.names if last and last in known]
     close = difflib.get_close_matches(wanted, near, _OFFERED, 0.3)
     close = close or difflib.get_close_matches(wanted, graph.names, _OFFERED)
@@ -46,7 +46,7 @@ def _offer(graph: Graph, name: str) -> str:
 def needed_by(
     graph: Graph, library: Library, places: Sequence[int], functions: Sequence[str]
 ) -> list[Found]:
-    """Our ops that the values of these nodes, and the results of these functions, need."""
+    """Return the tf_hvd ops that the nodes at `places` or the results of `functions` depend on."""
     seen = graph.reached(places, control=False)
     found = [found for place, found in graph.ours.items() if seen[place]]
     names = list(functions)
@@ -70,12 +70,13 @@ def check_consent(
     functions: Sequence[str],
     assume_single_process: bool,
 ) -> None:
-    """Refuses to change what the outputs mean, unless that is wanted.
+    """Raise an error if the outputs' meaning would change without the user's consent.
 
-    Outputs are the nodes at `places` and the results of `functions`; with neither, any node.
+    The outputs are the nodes at `places` and the results of `functions`. If both are empty, every
+    node may be an output.
 
     Raises:
-      StripError: an output depends on what other processes computed.
+      StripError: an output depends on results of other processes.
     """
     if assume_single_process:
         return
@@ -85,14 +86,15 @@ def check_consent(
         needed = [found for found in needed if found.meaning != Meaning.ROOT]
         if needed:
             raise StripError(
-                f"the outputs depend on what other processes compute, by {listed(needed)}; "
-                f"{flag} makes them what one process computes by itself"
+                f"the outputs depend on results of other processes, by {listed(needed)}; if this "
+                "is a Keras model, export it without augmentation layers such as RandomFlip; "
+                f"otherwise accept the values of a single process with {flag}"
             )
         return
     changed = [f for f in [*graph.ours.values(), *library.ours] if f.meaning == Meaning.JOB]
     if changed:
         raise StripError(
-            f"which nodes are outputs is not known, and one process has other values than a job "
-            f"of several in {listed(changed)}; name what inference needs with --outputs (in "
-            f"Python: outputs=), or take the values of one process with {flag}"
+            f"the outputs of this graph are unknown, and a single process computes other values "
+            f"than a job in {listed(changed)}; name the outputs for inference with --outputs (in "
+            f"Python: outputs=), or accept the values of a single process with {flag}"
         )

@@ -1,4 +1,4 @@
-"""Large messages serialized in parts: as a whole, protobuf would hold each of them twice more."""
+"""Serialization of large messages in parts. Serializing a whole message takes two more copies."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _PART = 1 << 24
 
 
 def serialized(message: Any) -> bytes:
-    """The bytes of a message, the same for equal messages.
+    """Return a message's serialized bytes. Equal messages have equal bytes.
 
     Raises:
-      StripError: it holds messages in messages beyond what protobuf writes.
+      StripError: the message's parts are nested more deeply than protobuf can write.
     """
     try:
         result: bytes = message.SerializeToString(deterministic=True)
@@ -28,7 +28,7 @@ def serialized(message: Any) -> bytes:
 
 
 def _head(number: int, size: int) -> bytes:
-    """What is written before a message of `size` bytes in the field `number`, below 16."""
+    """Return the header of a message of `size` bytes in the field `number`, which is below 16."""
     result = bytearray([number << 3 | _BYTES])
     while size > 0x7F:
         result.append(size & 0x7F | 0x80)
@@ -38,7 +38,7 @@ def _head(number: int, size: int) -> bytes:
 
 
 def repeated(number: int, messages: Iterable[Any]) -> list[bytes]:
-    """Messages as the repeated field `number`, in parts of some 16 MiB."""
+    """Return messages serialized as the repeated field `number`, in parts of about 16 MiB."""
     parts: list[bytes] = []
     waiting: list[bytes] = []
     size = 0
@@ -53,5 +53,5 @@ def repeated(number: int, messages: Iterable[Any]) -> list[bytes]:
 
 
 def nested(number: int, parts: list[bytes]) -> list[bytes]:
-    """A message that is in parts, as the field `number`."""
+    """Serialize a message as the field `number`. The message and the result are in parts."""
     return [_head(number, sum(map(len, parts))), *parts]

@@ -1,4 +1,4 @@
-"""A progress bar for work that takes long enough to wait for."""
+"""A progress bar for work that takes noticeable time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import track
 
-# What is smaller is done before anybody looks.
+# Smaller data is processed without a noticeable delay.
 _LONG = 64 << 20
 Piece = TypeVar("Piece")
 
@@ -16,7 +16,15 @@ Piece = TypeVar("Piece")
 def steps(
     pieces: Sequence[Piece], words: str, size: int, wanted: bool, console: Console | None = None
 ) -> Iterable[Piece]:
-    """The pieces, `size` bytes in all; with a bar on standard error, if that is a terminal."""
+    """Return the pieces; iterating over them shows a progress bar if standard error is a terminal.
+
+    Args:
+      pieces: the pieces to process.
+      words: the text next to the bar.
+      size: total size of the data, in bytes.
+      wanted: whether a bar may be shown.
+      console: where to show the bar (default: standard error).
+    """
     console = console or Console(stderr=True)
     if not (wanted and size >= _LONG and console.is_terminal):
         return pieces

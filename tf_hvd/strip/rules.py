@@ -1,7 +1,7 @@
-"""What becomes of each op when one process is alone: the table, and the rewriting of one node.
+"""The single-process replacement for each op: a table of rules, and the rewriting of a node.
 
-Each replacement ends in a node with the name of the op's node. Its outputs are called `output` in
-function bodies, and are in the order of the op's own.
+Each replacement ends with a node that has the original node's name. In function bodies, this
+node's outputs are called `output`, in the order of the original outputs.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ PREFIX = "Horovod"
 
 
 class Meaning(enum.IntEnum):
-    """How much a value tells of a job of several ranks."""
+    """How a value depends on other ranks of a job."""
 
-    ROOT = 0  # on its root it is the input
-    EQUAL = 1  # the input, if all ranks have the same
-    JOB = 2  # depends on how many ranks there are, whatever they have
+    ROOT = 0  # equal to the input on the op's root rank
+    EQUAL = 1  # equal to the input if all ranks have the same input
+    JOB = 2  # depends on the number of ranks, even if all inputs are the same
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How an op is rewritten.
+    """The rule for rewriting an op.
 
     Attributes:
       rewrite: adds the replacement to the builder.
-      meaning: of its outputs.
-      inputs: how many it has, or the attribute that says so: a number, or a list of types.
-      outputs: the op's names of them, with the number of the first that each name stands for.
+      meaning: the meaning of the op's outputs.
+      inputs: the number of inputs, or the name of an attribute. The attribute contains the number
+        or a list of the inputs' types.
+      outputs: maps the name of each of the op's outputs to its first output number.
     """
 
     rewrite: Callable[[Builder], Any]
@@ -79,7 +80,7 @@ def _reduced(build: Builder) -> None:
 
 
 def _exchanged(build: Builder) -> None:
-    """The rows that one process sends to itself; without splits that is all of them."""
+    """Add the rows that a process sends to itself: all rows if no splits are given."""
     tensor, splits = build.data
     dtype, int32 = build.type(), tf.int32
     zero = build.constant(np.int32(0), int32)
@@ -88,7 +89,7 @@ def _exchanged(build: Builder) -> None:
     rest = build.constant(np.array([-1], np.int32), int32)
     shape = build.add("Shape", [tensor], "output", T=dtype, out_type=int32)
     rows = build.add("Slice", [shape, first, one], "output", T=int32, Index=int32)
-    # What follows the rows if there are splits, the rows themselves if not.
+    # With splits: the elements after the rows. Without splits: the rows themselves.
     both = build.add("ConcatV2", [rows, splits, zero], "output", N=2, T=int32, Tidx=int32)
     given = build.add("Shape", [splits], "output", T=int32, out_type=int32)
     begin = build.add("Minimum", [given, one], "z", T=int32)
@@ -96,7 +97,7 @@ def _exchanged(build: Builder) -> None:
     total = build.add("Sum", [received, first], "output", T=int32, Tidx=int32)
     total = build.add("Reshape", [total, one], "output", T=int32, Tshape=int32)
     sizes = build.add("ConcatV2", [total, rest, zero], "output", N=2, T=int32, Tidx=int32)
-    # Unlike a slice it fails, as the op does, if the tensor has fewer rows.
+    # Like the original op but unlike a slice, this op fails if the tensor has too few rows.
     sent = build.add(
         "SplitV", [tensor, sizes, zero], "output", T=dtype, Tlen=int32, num_split=2
     )  # fmt: skip
@@ -104,7 +105,7 @@ def _exchanged(build: Builder) -> None:
 
 
 def _references(build: Builder) -> None:
-    """Reference variables as they are; several have no op that passes them on together."""
+    """Pass on each reference variable with its own op; TensorFlow has no op for several."""
     dtype = build.type()
     if len(build.data) == 1:
         build.finish("RefIdentity", [*build.data, *build.control], T=dtype)
@@ -128,11 +129,11 @@ def _always(value: int, dtype: tf.DType = tf.int32) -> Callable[[Builder], None]
 
 
 def _no_bits(build: Builder) -> None:
-    """Nobody is there to compare them with."""
+    """Add zeros as fingerprints, because a single process has no other ranks to compare with."""
     _constant(build, np.zeros(len(build.data), np.int64), tf.int64)
 
 
-# Inputs that need no type: handles, and what is only looked at.
+# Ops that need no type for their inputs: handles, and values that are only inspected.
 _UNTYPED = (
     "HorovodBroadcastInplaceResource", "HorovodFingerprints", "HorovodVerdict",
     "HorovodBroadcastNumber", "HorovodIdentify", "HorovodCountReduction",
@@ -160,10 +161,10 @@ RULES: dict[str, Rule] = {
     "HorovodCrossSize": Rule(_always(1), _JOB, 0, {"cross_size": 0}),
     "HorovodCrossRank": Rule(_always(0), _JOB, 0, {"cross_rank": 0}),
     "HorovodProcessSetIncluded": Rule(_always(1), _JOB, 0, {"included": 0}),
-    # Their values are the same whatever the job.
+    # Their values are the same in every job.
     "HorovodFingerprints": Rule(_no_bits, _ROOT, _LISTED, {"fingerprints": 0}),
     "HorovodVerdict": Rule(_always(True, tf.bool), _ROOT, 1, {"passed": 0}),
-    # Nobody is there who might mean other variables.
+    # A single process has no other ranks that could use different variables.
     "HorovodBroadcastNumber": Rule(_always(0, tf.int64), _ROOT, 1, {"number": 0}),
     "HorovodIdentify": Rule(_nothing, _ROOT, 2),
     "HorovodCountReduction": Rule(_always(0, tf.int64), _ROOT, _VARIABLES, {"count": 0}),
@@ -171,26 +172,26 @@ RULES: dict[str, Rule] = {
 
 
 def rule_of(node: Any) -> Rule | None:
-    """The rule of a node, None if it is not an op of ours.
+    """Return the rule for a node, or None if its op is not from tf_hvd.
 
     Raises:
-      StripError: an op of this family that the table does not have.
+      StripError: the op has tf_hvd's prefix but is missing from the table.
     """
     op = node.op
     if not op.startswith(PREFIX):
         return None
     if op not in RULES:
         raise StripError(
-            f"node '{node.name}' has the op {op}, which this version does not know; "
-            "strip it with the version of tf_hvd that wrote it"
+            f"node '{node.name}' has the op {op}, which this version of tf_hvd does not know; "
+            "strip it with the version that wrote it"
         )
     return RULES[op]
 
 
 def meaning_of(node: Any) -> Meaning:
-    """What the value of one of our nodes tells of the job."""
+    """Return how the value of a tf_hvd op depends on the job."""
     if node.op in ("HorovodAllreduce", "HorovodGroupedAllreduce"):
-        # Graphs of old versions of Horovod have no such attribute: theirs are sums.
+        # Graphs from old Horovod versions lack this attribute and compute sums.
         kind = node.attr["reduce_op"].i if "reduce_op" in node.attr else reduce_ops.Sum
         equal = kind in (reduce_ops.Average, reduce_ops.Min, reduce_ops.Max)
         return Meaning.EQUAL if equal else Meaning.JOB
@@ -198,22 +199,26 @@ def meaning_of(node: Any) -> Meaning:
 
 
 def rewrite(build: Builder) -> list[Any]:
-    """The nodes that take the place of a node of ours.
+    """Return the nodes that replace a tf_hvd node.
 
     Raises:
-      StripError: the node is not complete.
+      StripError: the node is incomplete.
     """
     node = build.node
     wanted = RULES[node.op].inputs
     if wanted == _LISTED:
-        count = 1 + len(node.attr[wanted].list.type)  # whether they are wanted comes first
+        count = 1 + len(node.attr[wanted].list.type)  # the first input is `wanted`
     else:
         count = node.attr[wanted].i if isinstance(wanted, str) else wanted
     typed = bool(count) and node.op not in _UNTYPED
-    if len(build.data) != count or (typed and not node.attr["T"].type):
+    fault = ""
+    if len(build.data) != count:
+        fault = f"{len(build.data)} inputs instead of {count}"
+    elif typed and not node.attr["T"].type:
+        fault = "no type"
+    if fault:
         raise StripError(
-            f"node '{node.name}' ({node.op}) has {len(build.data)} inputs instead of {count}, "
-            "or has no type: the file is damaged; save the graph again"
+            f"node '{node.name}' ({node.op}) has {fault}: the file is damaged; save the graph again"
         )
     RULES[node.op].rewrite(build)
     return build.nodes

@@ -1,8 +1,9 @@
-"""What a reduction over one process does to its tensor: multiplication with its factors.
+"""The effect of a reduction with a single process: the tensor is multiplied by the factors.
 
-The arithmetic is that of the kernels (compute/scaling.h): each factor by itself, rounded to the
-type that the product is formed in; integers in float64, truncated toward zero and held at the ends
-of their range; half precisions in float32, also between the two factors; bool not scaled at all.
+The arithmetic is the same as in the kernels (compute/scaling.h). Each factor is applied separately,
+and each product is rounded to its type. Integers are scaled in float64, truncated toward zero and
+clamped to their range. Half-precision values are scaled in float32, and stay in float32 between the
+two factors. bool is not scaled.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _PARTS = {tf.complex64: tf.float32, tf.complex128: tf.float64}
 
 
 def scaled(build: Builder, tensor: str, dtype: tf.DType, factors: tuple[float, float]) -> str:
-    """The edge that carries `tensor`, scaled by the factors before and after the reduction."""
+    """Return an edge from `tensor` scaled by the prescale and postscale factors."""
     wanted = [factor for factor in factors if factor != 1.0]
     if not wanted or dtype == tf.bool:
         return tensor
@@ -35,23 +36,23 @@ def scaled(build: Builder, tensor: str, dtype: tf.DType, factors: tuple[float, f
     tensor = build.cast(tensor, dtype, held)
     for i, factor in enumerate(wanted):
         value = scales.in_type(factor, held)
-        # Of two products in a row TensorFlow would make one, which rounds otherwise.
+        # TensorFlow would merge two successive products into one product, which rounds differently.
         op = "MulNoNan" if i and value else "Mul"
         tensor = build.add(op, [tensor, build.constant(value, held)], "z", T=held)
     return build.cast(tensor, held, dtype)
 
 
 def _wide_product(build: Builder, wide: str, factor: float) -> str:
-    """An integer times a factor; what is no number is zero, as an integer."""
+    """Return an integer times a factor. A NaN factor counts as zero."""
     number = build.constant(np.float64(0.0 if math.isnan(factor) else factor), tf.float64)
-    if math.isinf(factor):  # of which zero times infinity is not a number
+    if math.isinf(factor):  # zero times infinity would be NaN
         return build.add("MulNoNan", [number, wide], "z", T=tf.float64)
     return build.add("Mul", [wide, number], "z", T=tf.float64)
 
 
 def _truncated(build: Builder, product: str, held: tf.DType) -> str:
     limits = np.iinfo(held.as_numpy_dtype)
-    # The largest integer that float64 has: of 64 bits the last one is not.
+    # The type's largest integer in float64, which is below the maximum of 64-bit types.
     largest = float(limits.max)
     if largest > limits.max:
         largest = math.nextafter(largest, 0.0)
@@ -69,7 +70,10 @@ def _truncated(build: Builder, product: str, held: tf.DType) -> str:
 
 
 def _scaled_complex(build: Builder, tensor: str, dtype: tf.DType, factors: Any) -> str:
-    """Each part by itself: a product of complex numbers would touch signs of zeros and NaN."""
+    """Scale real and imaginary parts separately.
+
+    Complex products would change the signs of zeros and produce NaN.
+    """
     part = _PARTS[dtype]
     parts = [
         scaled(build, build.add(op, [tensor], "output", T=dtype, Tout=part), part, factors)

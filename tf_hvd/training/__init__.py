@@ -1,1 +1,1 @@
-"""Gradients of several ranks as one: optimizers, tapes, hooks, data."""
+"""Data-parallel training in TensorFlow: optimizers, tapes, session hooks and input data."""

@@ -1,4 +1,4 @@
-"""Variables that each rank trains for itself: their gradients are not reduced."""
+"""Local variables, which each rank trains separately because their gradients are not reduced."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,16 +15,16 @@ class LocalVariables:
     """The registered local variables of one optimizer or tape, compared by identity.
 
     Args:
-      scale: divide their gradients by the number of ranks of the set, which is the weight that a
-        rank's gradient has in the averages; not on ranks outside of it.
+      scale: whether to divide the gradients of local variables by the number of ranks in the
+        process set, as in an average. Ranks outside the set do not divide.
     """
 
     def __init__(self, scale: bool) -> None:
         self._scale = scale
-        self._registered: dict[int, Any] = {}  # holds them, so that no id is reused
+        self._registered: dict[int, Any] = {}  # keeps the variables, so that no id is reused
 
     def register(self, variable: Any) -> None:
-        """From now on the gradient of `variable` stays on this rank."""
+        """Register a local variable, so that its gradient is not reduced."""
         variable = tf_variable(variable)
         self._registered[id(variable)] = variable
 
@@ -38,8 +38,19 @@ class LocalVariables:
         gradients: Sequence[Any],
         variables: Sequence[Any],
     ) -> list[Any]:
-        """Reduces the gradients of all variables but these, for which `reduce` is not called."""
-        # These are left out, and not None: ranks may have different numbers of them.
+        """Reduce the gradients of all variables that are not local.
+
+        Args:
+          reduce: function that reduces a list of gradients for a list of variables. The list
+            contains no local variables.
+          process_set: the ranks that reduce.
+          gradients: the gradients of `variables`.
+          variables: local and other variables.
+
+        Returns:
+          A gradient for each of `variables`, in the same order.
+        """
+        # Local variables are omitted, not passed as None: ranks may have different numbers of them.
         shared = [i for i, variable in enumerate(variables) if variable not in self]
         reduced = reduce([gradients[i] for i in shared], [variables[i] for i in shared])
         results = list(gradients)
@@ -53,7 +64,7 @@ class LocalVariables:
 
 
 def weights_of_layers(layers: Any) -> list[Any]:
-    """The trainable weights of a layer, or of a list of layers; None for none."""
+    """Return the trainable weights of a layer or a list of layers; empty for None."""
     if layers is None:
         return []
     listed = list(layers) if isinstance(layers, (list, tuple)) else [layers]
@@ -61,10 +72,12 @@ def weights_of_layers(layers: Any) -> list[Any]:
     for layer in listed:
         found = getattr(layer, "trainable_weights", None)
         if found is None or isinstance(layer, type):
-            raise ValueError(f"local_layers: {layer!r} is not a layer of Keras.")
+            raise ValueError(
+                f"local_layers: {layer!r} is not a Keras layer. Pass a layer or a list of layers."
+            )
         if not getattr(layer, "built", True):
             raise ValueError(
-                f"local_layers: {layer.name} has no weights yet; build the model first, for "
+                f"local_layers: {layer.name} has no weights yet. Build the model first, for "
                 "example with keras.Input."
             )
         weights.extend(found)

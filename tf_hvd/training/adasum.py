@@ -1,9 +1,9 @@
-"""Adasum for v1 optimizers: the ranks' updates are combined, not their gradients.
+"""Adasum for v1 optimizers, which combines the ranks' updates instead of their gradients.
 
-Maleki and others, "Scaling Distributed Training with Adaptive Summation", MLSys 2021.
-Each rank lets its optimizer change the weights; the changes are combined by
-allreduce with op=Adasum, and the weights become what they were before plus the
-combined change.
+Source: Maleki and others, "Scaling Distributed Training with Adaptive Summation", MLSys 2021.
+
+On each rank the optimizer changes the weights. An allreduce with op=Adasum combines the changes.
+The new weights are the old weights plus the combined change.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from tf_hvd.training.reduction import GradientReducer
 @dataclasses.dataclass
 class _Step:
     count: Any  # updates so far
-    starts: list[Any]  # what the variables were before the first of them
+    starts: list[Any]  # the variables' values before the first update
 
 
 def _first_step(variables: list[Any]) -> _Step:
@@ -35,7 +35,7 @@ def _first_step(variables: list[Any]) -> _Step:
 
 @dataclasses.dataclass
 class AdasumUpdates:
-    """Combines the changes of weights since the last time, after `passes` updates of a rank."""
+    """The combination of the ranks' changes to the weights, after every `passes` updates."""
 
     reducer: GradientReducer
     local: LocalVariables
@@ -43,7 +43,7 @@ class AdasumUpdates:
     _steps: ByVariables[_Step] = dataclasses.field(default_factory=ByVariables)
 
     def apply(self, update: Callable[[], Any], variables: Sequence[Any]) -> Any:
-        """Runs `update`, and combines its changes of the variables if the passes are complete.
+        """Run `update`; in the last pass, combine the ranks' changes to the variables.
 
         Returns:
           An op in a graph, None in eager mode.

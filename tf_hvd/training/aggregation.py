@@ -1,7 +1,7 @@
 """Gradient aggregation: several backward passes, then one reduction and one update.
 
-Each rank adds up its own gradients; only their sum travels. The one implementation
-for the v1 optimizer, the tape and Keras optimizers.
+Each rank adds up its own gradients, and only their sum is sent. Optimizers of Keras and of
+tf.compat.v1 use this implementation.
 """
 
 import dataclasses
@@ -15,31 +15,34 @@ from tf_hvd.core.tensorflow_hooks import ByVariables, state_variable, waits_for
 
 
 def check_passes(backward_passes_per_step: int) -> int:
-    """Returns the number of passes."""
+    """Return the number of passes; raise ValueError if it is less than 1."""
     if backward_passes_per_step < 1:
-        raise ValueError(f"backward_passes_per_step={backward_passes_per_step} must be at least 1.")
+        raise ValueError(
+            f"backward_passes_per_step={backward_passes_per_step} is not positive. Pass a number "
+            "of at least 1."
+        )
     return backward_passes_per_step
 
 
 @dataclasses.dataclass
 class _Passes:
     count: Any  # passes so far
-    sums: list[Any]  # of the gradients; None where there is none
-    is_in_graph: bool  # of a v1 session, which may not have initialised them
+    sums: list[Any]  # of the gradients; None for a missing gradient
+    is_in_graph: bool  # of a v1 session, which may not have initialised the variables
 
     def live(self) -> list[Any]:
         return [total for total in self.sums if total is not None]
 
     def restore(self, collected: dict[str, Any]) -> None:
-        """Takes what `GradientAggregation.collect` gave; eagerly."""
+        """Restore the passes from a result of `GradientAggregation.collect`, in eager mode."""
         self.reset()
         if not collected["count"]:
             return
         sums = collected["sums"]
         if [_shape_in(each) for each in sums] != [_shape_in(each) for each in self.sums]:
             log.warning(
-                "The saved sums of backward_passes_per_step are of other gradients than this "
-                "program has: the update that was not complete begins again."
+                "The saved sums of backward_passes_per_step are ignored, because they do not have "
+                "the shapes of this program's gradients. The incomplete update starts again."
             )
             return
         self.count.assign(collected["count"])
@@ -48,7 +51,7 @@ class _Passes:
                 total.assign(value)
 
     def reset(self) -> Any:
-        """Starts the step; an op, or a tensor, that waits for it."""
+        """Set the sums and the count to 0; return a tensor that waits for this."""
         resets = [total.assign(tf.zeros(total.shape, total.dtype)) for total in self.live()]
         resets.append(self.count.assign(0))
         with tf.control_dependencies(waits_for(resets)):
@@ -56,53 +59,62 @@ class _Passes:
 
 
 class GradientAggregation:
-    """Sums of gradients over passes, and a count of the passes.
+    """Sums of gradients over several backward passes, and a count of the passes.
 
-    Each list of variables has sums and a count of its own: an optimizer may be used
-    on several in turn. A step that is not complete when another list takes over
-    waits for its next pass.
+    Each list of variables has separate sums and a separate count, because a program may use one
+    optimizer for several lists. The passes over one list do not change the sums of another.
 
-    The sums live in variables that are in no checkpoint: local variables of a v1
-    graph, and unknown to models and optimizers otherwise. They are made when the
-    first gradients come.
+    The sums are stored in variables, which are created with the first gradients. Checkpoints do not
+    contain these variables. In a v1 graph they are local variables.
 
     Args:
-      passes: how many passes make a step.
-      average: divide the sums by `passes`.
-      sparse_as_dense: turn IndexedSlices into tensors first.
+      passes: number of passes in a step.
+      average: whether to divide the sums by `passes` (default: False).
+      sparse_as_dense: whether to convert IndexedSlices to dense tensors first (default: False).
 
     Raises:
-      ValueError: `passes` is not at least 1.
+      ValueError: `passes` is less than 1.
+
+    Example:
+      aggregation = hvd.GradientAggregation(2)
+      weight = tf.Variable([1.0])
+      for _ in range(2):
+          complete, sums = aggregation.add([tf.ones([1])], [weight])
+      assert complete
     """
 
-    def __init__(self, passes: int, average: bool = False, sparse_as_dense: bool = False) -> None:
+    def __init__(
+        self, passes: int, *, average: bool = False, sparse_as_dense: bool = False
+    ) -> None:
         self.passes = check_passes(passes)
         self._average = average
         self._sparse_as_dense = sparse_as_dense
         self._steps: ByVariables[_Passes] = ByVariables()
-        self._restored: list[dict[str, Any]] = []  # for steps that are not there yet
+        self._restored: list[dict[str, Any]] = []  # for steps that do not exist yet
 
     def add(
         self, gradients: Sequence[Any], variables: Sequence[Any] | None = None
     ) -> tuple[Any, list[Any]]:
-        """Adds the gradients of one pass.
+        """Add the gradients of one pass.
 
         Args:
-          gradients: tensors and None, the same ones in each pass over a list.
-          variables: the list, one for each gradient; None if there is but one list.
+          gradients: list of tensors and None. In every pass, the same gradients must be None.
+          variables: list of the gradients' variables, in the same order. None (default) if the
+            program has only one list of variables.
 
         Returns:
-          Whether the step is complete (a bool scalar, equal on all ranks that call
-          this equally often), and the sums or averages so far. None stays None.
+          Two values. The first is a bool scalar, whether the step is complete. It is the same on
+          all ranks that make the same number of calls. The second is the list of sums (or averages)
+          so far, in which missing gradients are None.
 
         Raises:
-          ValueError: IndexedSlices, other gradients than in the pass before, or shapes
-            that neither the gradient nor the variable tells.
+          ValueError: a gradient is an IndexedSlices; a gradient is None in only one of two
+            successive passes; or a gradient's shape is not fully known.
         """
         if self._sparse_as_dense:
             gradients = [None if g is None else tf.convert_to_tensor(g) for g in gradients]
         step = self._step_of(gradients, variables)
-        with tf.control_dependencies(waits_for(_begin_anew(step, self.passes))):
+        with tf.control_dependencies(waits_for(_restart_if_over(step, self.passes))):
             added = [
                 None if total is None else total.assign_add(gradient)
                 for total, gradient in zip(step.sums, gradients, strict=True)
@@ -116,16 +128,16 @@ class GradientAggregation:
     def when_complete(
         self, complete: Any, step: Callable[[], Any], variables: Sequence[Any] | None = None
     ) -> Any:
-        """Makes the update if all passes of the step are there, and starts the next step then.
+        """Make the update if all passes of the step are complete, and then start the next step.
 
         Args:
-          complete: what `add` has returned.
-          step: makes the update; its result is ignored.
-          variables: those that `add` was given.
+          complete: the first result of `add`.
+          step: function that makes the update; its result is ignored.
+          variables: the variables passed to `add`.
 
         Returns:
-          Whether `step` was run, a bool scalar. In a graph it waits for the update and for
-          the start of the next step.
+          A bool scalar, whether `step` was run. In a graph, it waits until the update is made
+          and the sums are reset for the next step.
 
         Raises:
           ValueError: `add` was not called with these variables.
@@ -140,12 +152,12 @@ class GradientAggregation:
         return tf.cond(complete, finish, lambda: tf.constant(False))
 
     def variables(self) -> list[Any]:
-        """Where it adds up; functions that add have captured them."""
+        """Return the variables with the sums and counts; functions that call `add` capture them."""
         steps = self._steps.all()
         return [v for step in steps for v in (step.count, *step.sums) if v is not None]
 
     def collect(self) -> list[dict[str, Any]]:
-        """What the steps have added up that are not complete; eagerly, as NumPy arrays."""
+        """Return the counts and sums of incomplete steps, as NumPy arrays; for eager mode."""
         collected = []
         for step in self._steps.all():
             count = int(step.count.numpy())
@@ -154,7 +166,11 @@ class GradientAggregation:
         return collected
 
     def restore(self, collected: Sequence[dict[str, Any]]) -> None:
-        """Takes it back, also before there are steps, which are made in the same order."""
+        """Restore the result of `collect`.
+
+        If a step does not exist yet, it is restored at its first pass. The program must create the
+        steps in the same order as before.
+        """
         steps = self._steps.all()
         for step, found in zip(steps, collected, strict=False):
             step.restore(found)
@@ -176,15 +192,15 @@ class GradientAggregation:
     def _step_of(self, gradients: Sequence[Any], variables: Sequence[Any] | None) -> _Passes:
         if any(isinstance(gradient, tf.IndexedSlices) for gradient in gradients):
             raise ValueError(
-                "backward_passes_per_step > 1 needs sparse_as_dense=True for IndexedSlices: sums "
-                "of passes are dense."
+                "backward_passes_per_step > 1 does not support IndexedSlices, because sums over "
+                "passes are dense. Pass sparse_as_dense=True."
             )
         step = self._steps.get(variables, lambda: self._first_pass(gradients, variables))
         present = [gradient is not None for gradient in gradients]
         if present != [total is not None for total in step.sums]:
             raise ValueError(
-                "backward_passes_per_step > 1 needs gradients for the same variables in every "
-                "pass; pass zeros where there is none."
+                "backward_passes_per_step > 1: this pass does not have gradients for the same "
+                "variables as the previous one. Pass zeros for a missing gradient."
             )
         return step
 
@@ -192,7 +208,7 @@ class GradientAggregation:
 def reduce_if_complete(
     complete: Any, sums: Sequence[Any], reduce: Callable[[], Sequence[Any]]
 ) -> list[Any]:
-    """The reduced sums of a complete step; else the rank's own, which are not applied."""
+    """Return the reduced sums if the step is complete, or the rank's own sums unchanged."""
     known = [i for i, total in enumerate(sums) if total is not None]
 
     def reduced() -> list[Any]:
@@ -224,23 +240,22 @@ def _first_pass(gradients: Sequence[Any], variables: Sequence[Any] | None) -> _P
 
 
 def _shape_of(gradient: Any, variable: Any) -> tf.TensorShape:
-    """The gradient's, as far as it is known: that of an embedding knows no rows."""
+    """Return a gradient's shape, or its variable's shape if the former is not fully known."""
     shape = gradient.shape
     if not shape.is_fully_defined() and hasattr(variable, "shape"):
         shape = tf.TensorShape(variable.shape)
     if not shape.is_fully_defined():
         raise ValueError(
-            f"backward_passes_per_step > 1 needs the whole shape of each gradient, not {shape}: "
-            "give the variables too, or call set_shape() on the gradient."
+            f"backward_passes_per_step > 1: a gradient has the shape {shape}, which is not fully "
+            "known. Pass the variables too, or call set_shape() on the gradient."
         )
     return shape
 
 
-def _begin_anew(step: _Passes, passes: int) -> Any:
-    """Starts the step again where the one before was complete and nobody applied it.
+def _restart_if_over(step: _Passes, passes: int) -> Any:
+    """Restart a complete step that was not applied, for example because its update is not finite.
 
-    As where the program skips updates that are not finite. Also where no step was
-    yet, as in a session that has not initialised its local variables.
+    In a session that has not initialised its local variables, start the first step.
     """
 
     def is_over() -> Any:
@@ -258,4 +273,6 @@ def _shape_in(value: Any) -> tuple[int, ...] | None:
 
 
 def _never_added() -> _Passes:
-    raise ValueError("when_complete: add() was not called with these variables.")
+    raise ValueError(
+        "when_complete: add() was not called with these variables. Pass the same list to both."
+    )

@@ -1,8 +1,8 @@
-"""Whether all ranks mean the same: their weights, and which gradients there are.
+"""Check that all ranks have the same weights, and gradients for the same variables.
 
-Each question is one small collective. The requests have names without the graph's
-scopes: where the ranks' programs differ, so would those. Those of one optimizer are
-asked in a tf.cond, which TensorFlow runs one after the other: no name is there twice.
+Each check is one small collective. The collective's name does not include the graph's name scopes,
+because the scopes may differ between ranks. An optimizer's checks are in a tf.cond, and TensorFlow
+runs them one after the other. Therefore no name is used twice at the same time.
 """
 
 import functools
@@ -19,25 +19,26 @@ from tf_hvd.core.tensorflow_hooks import in_xla, on_host, tf_variable
 
 
 def takes_part(process_set: ProcessSet) -> bool:
-    """Whether this rank has others in `process_set` to agree with."""
+    """Return whether `process_set` includes this rank and at least one other rank."""
     size = process_set.size()
     return bool(size is not None and size > 1 and process_set.included())
 
 
 def name_of(variable: Any) -> str:
-    """A Keras 3 variable's path, which says the layer; otherwise the name."""
+    """Return the name of a variable in errors; for Keras 3 its path, which includes the layer."""
     return str(getattr(variable, "path", None) or getattr(variable, "name", "a variable"))
 
 
 def fingerprints(variables: Sequence[Any]) -> Any:
-    """64 bits for each variable that stand for the bits of its value; int64, shape [n]."""
+    """Return a 64-bit fingerprint of each variable's value: an int64 tensor of shape [n]."""
     return _read(variables, True)[:-1]
 
 
 def _read(variables: Sequence[Any], wanted: Any) -> Any:
-    """The same, and a 0 behind them: what is computed with that comes after the reading.
+    """Return the variables' fingerprints, followed by a 0.
 
-    All are 0, and nothing is read, if they are not wanted.
+    An op that uses the 0 runs after the variables are read. If `wanted` is false, all fingerprints
+    are 0 and no variable is read.
     """
     values = [tf.convert_to_tensor(tf_variable(variable)) for variable in variables]
     if not values:
@@ -48,13 +49,18 @@ def _read(variables: Sequence[Any], wanted: Any) -> Any:
 def read_before(
     variables: Sequence[Any], dues: Sequence[Any]
 ) -> tuple[Any, Any] | tuple[None, None]:
-    """In a step that XLA compiles, reads what is compared in a branch before that.
+    """In a step that XLA compiles, compute fingerprints before the branch that compares them.
 
-    XLA copies what goes into a branch, at each step: that would be all the weights. `dues` say of
-    each comparison whether it is due.
+    XLA copies a branch's inputs in every step. If the branch read the weights, XLA would copy all
+    of them.
+
+    Args:
+      variables: the variables to compare.
+      dues: bool tensors, one for each comparison: whether it is due.
 
     Returns:
-      The fingerprints if one is due, else zeros; and what `stamped` takes. None elsewhere.
+      The fingerprints, or zeros if no comparison is due; and the argument `read` of `stamped`.
+      Without XLA, or without `dues`, both are None.
     """
     if not dues or not in_xla():
         return None, None
@@ -63,28 +69,32 @@ def read_before(
 
 
 def stamped(step: Any | None, read: Any | None) -> Any | None:
-    """The stamp of a reduction's requests, by which they come after a reading of the weights.
+    """Return the step number for a reduction that must run after the weights are read.
 
-    XLA knows no waiting but for values, and copies what may be overwritten before it is read.
+    XLA orders ops only by the values that they use.
+
+    Args:
+      step: step number; None if it is not known.
+      read: the second result of `read_before`; None if nothing was read.
     """
     if read is None:
         return step
     return read + (-1 if step is None else step)
 
 
-# What the ranks compare is from 1 to this, so that the zeros with which a rank that has
-# joined takes part are smaller than all of it.
+# Compared values are from 1 to this number, so they are larger than the zeros of a rank that has
+# joined.
 _LARGEST = 2**62
 
 
 def unequal(values: Any, process_set: ProcessSet, name: str, ignore_name_scope: bool = True) -> Any:
-    """Where int64 values differ between the ranks that take part; the same on all of them.
+    """Compare int64 values between the ranks of a set; the result is the same on all of them.
 
-    The largest and the smallest are found by one request: the smallest of x is that
-    of which the complement is largest. Two bits of each value do not count.
+    One collective finds both the largest and the smallest value, because the smallest value has the
+    largest complement. Two bits of each value are ignored.
 
     Returns:
-      bool, in the shape of `values`.
+      A bool tensor of the shape of `values`, which is true where the ranks' values differ.
     """
     positive = tf.bitwise.bitwise_and(values, tf.constant(_LARGEST - 1, tf.int64)) + 1
     both = tf.concat([positive, _LARGEST + 1 - positive], axis=0)
@@ -101,7 +111,10 @@ def unequal(values: Any, process_set: ProcessSet, name: str, ignore_name_scope: 
 
 
 def texts_differ(mine: str, process_set: ProcessSet, name: str) -> bool:
-    """Whether the ranks have different texts, by 62 bits; called eagerly by all of them."""
+    """Return whether the ranks have different texts, according to a digest of 62 bits.
+
+    All ranks must call this function, in eager mode.
+    """
     bits = int.from_bytes(hashlib.sha256(mine.encode()).digest()[:8], "big") >> 2
     return bool(unequal(tf.constant([bits], tf.int64), process_set, name).numpy().any())
 
@@ -109,12 +122,17 @@ def texts_differ(mine: str, process_set: ProcessSet, name: str) -> bool:
 def tell(
     wrong: Any, variables: Sequence[Any], before: str, after: str, *, fails: bool = True
 ) -> Any:
-    """Names the variables that are wrong, if any is, between two texts.
+    """Raise InvalidArgumentError, or log a warning, if any variable is wrong.
 
-    It fails with an InvalidArgumentError, or names the first in a warning.
+    Args:
+      wrong: bool tensor with one element for each variable.
+      variables: the variables.
+      before: text before the names of wrong variables.
+      after: text after the names.
+      fails: True (default) to raise, False to log a warning that names the first wrong variable.
 
     Returns:
-      A bool scalar: whether none is wrong.
+      A bool scalar, which is true if no variable is wrong.
     """
     return _native.ops.horovod_verdict(
         wrong,
@@ -128,9 +146,9 @@ def tell(
 def assert_equal(
     variables: Sequence[Any], process_set: ProcessSet, name: str, bits: Any | None = None
 ) -> Any:
-    """Raises InvalidArgumentError on all ranks if these have not the same bits on all.
+    """Raise InvalidArgumentError on all ranks unless the variables are bitwise the same.
 
-    `bits`: the fingerprints, if they were taken before.
+    `bits` are the variables' fingerprints; None to compute them here.
     """
     if not variables:
         return tf.constant(True)
@@ -145,10 +163,10 @@ def assert_equal(
 def assert_present(
     present: Sequence[bool], variables: Sequence[Any], process_set: ProcessSet, name: str
 ) -> Any:
-    """Raises InvalidArgumentError on all ranks if some have a gradient that others lack."""
+    """Raise InvalidArgumentError on all ranks if only some have a gradient of a variable."""
     if not variables:
         return tf.constant(True)
-    # The last one counts who takes part: a rank that has joined does with zeros.
+    # The last element counts the participating ranks: a rank that has joined adds zeros.
     mine = tf.constant([*(not there for there in present), True], tf.int32)
     with on_host():
         sums = collectives.allreduce(
@@ -158,9 +176,9 @@ def assert_present(
     return tell(
         tf.logical_and(missing > 0, missing < ranks),
         variables,
-        "tf_hvd: some ranks have no gradient (None), and others have one, for: ",
-        ". All ranks must train the same variables in an update: let no branch depend on the rank, "
-        "or call optimizer.register_local_var(variable) on all ranks.",
+        "tf_hvd: some ranks have a gradient, and others do not (None), for: ",
+        ". All ranks must train the same variables in an update. Remove branches that depend on "
+        "the rank, or call optimizer.register_local_var(variable) on all ranks.",
     )
 
 
@@ -170,4 +188,4 @@ CAUSES = (
     "or a branch or callback that depends on the rank changed weights. "
     "For weights that are meant to differ, call optimizer.register_local_var(variable)."
 )
-"""What makes the ranks' weights differ, and what to do."""
+"""Text with likely causes of weights that differ between ranks, and with fixes."""

@@ -1,6 +1,7 @@
-"""Which gradients travel together: decided by the program alone, not by time.
+"""Divide gradients into buckets. One request reduces each bucket.
 
-Thus it is the same on all ranks and in every run, and so are the bits of the sums.
+The division depends only on the program, not on timing. It is therefore the same on all ranks and
+in every run, and so are the bits of the sums.
 """
 
 from collections.abc import Sequence
@@ -10,14 +11,14 @@ import tensorflow as tf
 
 from tf_hvd.core.tensorflow_hooks import tf_variable
 
-# Indices into the gradient list, those of one request together.
+# For each request, the indices of its gradients in the list.
 Plan = tuple[tuple[int, ...], ...]
-# dtype's name and size in bytes of a dense gradient; size None if not known.
+# A dense gradient's dtype name, and its size in bytes; None if unknown.
 Spec = tuple[str, int | None]
 
 
 def spec_of(gradient: Any, variable: Any) -> Spec | None:
-    """What is known of a gradient; None for those that are in no bucket."""
+    """Return a gradient's dtype name and size; None for missing gradients and IndexedSlices."""
     if gradient is None or isinstance(gradient, tf.IndexedSlices):
         return None
     count = gradient.shape.num_elements()
@@ -26,23 +27,26 @@ def spec_of(gradient: Any, variable: Any) -> Spec | None:
     return gradient.dtype.name, None if count is None else count * gradient.dtype.size
 
 
-# A bucket leaves when its last gradient is there, while the others are still
-# computed: one of all gradients would hide nothing. Below the least size, sending
-# it costs hardly less than sending more.
+# A bucket is sent when its last gradient is ready, while other gradients are still being
+# computed. A single bucket of all gradients would overlap with nothing. A bucket below the
+# minimum size takes about as long to send as a bucket of that size.
 _LEAST_BUCKETS = 8
 _LEAST_BYTES = 1 << 20
 
 
 def plan_buckets(specs: Sequence[Spec | None], most_bytes: int) -> Plan:
-    """Cuts gradients into buckets: last to first, per dtype, each an eighth of all.
+    """Divide gradients into buckets of one dtype, from the last gradient to the first.
 
-    Buckets have up to that many bytes, or 1 MiB if that is more, and in no case more
-    than `most_bytes`; but a larger gradient, or one of unknown size, has a bucket of its own.
-    The one with the first gradient is cut in halves, and the half with that one again, down to
-    1 MiB.
+    A bucket has at most an eighth of all bytes, or 1 MiB if that is more, and never more than
+    `most_bytes`. A larger gradient, or a gradient of unknown size, gets its own bucket. The bucket
+    with the first gradient is cut into halves repeatedly, down to 1 MiB.
+
+    Args:
+      specs: dtype and size of each gradient; None for gradients that are in no bucket.
+      most_bytes: maximum size of a bucket in bytes.
 
     Returns:
-      Buckets, ordered by their first (that is, last) gradient.
+      The buckets in the order in which their gradients are computed.
     """
     sizes = [spec[1] or 0 if spec else 0 for spec in specs]
     limit = min(most_bytes, max(_LEAST_BYTES, sum(sizes) // _LEAST_BUCKETS))
@@ -70,10 +74,10 @@ def plan_buckets(specs: Sequence[Spec | None], most_bytes: int) -> Plan:
 
 
 def _halves(bucket: list[int], sizes: Sequence[int]) -> list[list[int]]:
-    """Cuts the bucket that is full when the backward pass ends.
+    """Divide the bucket that becomes ready at the end of the backward pass.
 
-    Nothing hides it any more: the less is left for then, the sooner the step ends. By simulation
-    (docs/scaling.md) that is 1 to 2 % of a step of a convolutional network.
+    No computation overlaps with this bucket, so the step ends sooner if the bucket is small. In
+    simulations (docs/scaling.md), the division saves 1 to 2 % of a step of a convolutional network.
     """
     left = sum(sizes[index] for index in bucket)
     cut: list[list[int]] = [[]]
@@ -89,7 +93,7 @@ def _halves(bucket: list[int], sizes: Sequence[int]) -> list[list[int]]:
 
 
 def plan_chunks(specs: Sequence[Spec | None], chunks: int) -> Plan:
-    """Cuts gradients into `chunks` runs of nearly equal length, split by dtype."""
+    """Divide gradients into `chunks` groups with about equally many gradients, split by dtype."""
     indices = [i for i, spec in enumerate(specs) if spec is not None]
     short, longer = divmod(len(indices), chunks)
     runs, start = [], 0
@@ -103,15 +107,19 @@ def plan_chunks(specs: Sequence[Spec | None], chunks: int) -> Plan:
 def plan_groups(
     specs: Sequence[Spec | None], variables: Sequence[Any], groups: Sequence[Sequence[Any]]
 ) -> Plan:
-    """Groups as the user listed them; variables in no list make groups of one.
+    """Divide gradients into the groups of variables that the user listed, split by dtype.
 
-    Variables are compared by identity: names need not be unique.
+    Each variable that is not in any list forms its own group. Variables are compared by identity,
+    because names need not be unique.
     """
     group_of: dict[int, int] = {}
     for number, group in enumerate(groups):
         for variable in group:
             if group_of.setdefault(id(tf_variable(variable)), number) != number:
-                raise ValueError(f"groups=: {variable.name} is in two groups.")
+                raise ValueError(
+                    f"groups=: the variable {variable.name} is in two groups. List each variable "
+                    "once."
+                )
     runs: list[list[int]] = [[] for _ in groups]
     for index, variable in enumerate(variables):
         if specs[index] is None:

@@ -1,4 +1,4 @@
-"""Counter: how often this process has done something in the running job."""
+"""Counter, which counts events of this process in the running job."""
 
 import contextlib
 from typing import Any
@@ -10,23 +10,24 @@ from tf_hvd.core.tensorflow_hooks import in_xla, on_host, state_variable
 
 
 class Counter:
-    """Counts in eager mode, in tf.functions and in v1 graphs; from 0 again in each job.
+    """A count in eager mode, in tf.functions or in a v1 graph, which restarts at 0 in each job.
 
-    Of a v1 graph it is a local variable, which not every program initialises; a session that
-    outlives its job keeps its count.
+    In a v1 graph the count is a local variable, which not every program initialises. A session that
+    is used in several jobs keeps its count.
 
     Args:
-      name: the variable's.
-      process_set: whose ranks count alike; then it counts from 0 again after each join of
-        theirs, before which some have made more steps. None: it goes on.
+      name: name of the variable with the count.
+      process_set: ranks that must have equal counts. The count restarts at 0 after each join of
+        these ranks, because some of them made more steps before the join. With None (default),
+        a join does not change the count.
     """
 
     def __init__(self, name: str, process_set: ProcessSet | None = None) -> None:
-        # XLA reaches what is on the device that it compiles for.
+        # XLA can only access variables on the device that it compiles for.
         place = contextlib.nullcontext() if in_xla() else on_host()
         with tf.init_scope(), place:
             self.variable = state_variable(tf.zeros([], tf.int64), name)
-            """Where it counts; functions that count have captured it."""
+            """The variable with the count; functions that call `add` capture it."""
             self._is_in_graph = not tf.executing_eagerly()
         restart_in_each_job(self)
         if process_set is not None:
@@ -40,13 +41,13 @@ class Counter:
         with tf.init_scope():
             in_graph = not tf.executing_eagerly()
         if in_graph != self._is_in_graph:
-            return None  # it counts in another program
+            return None  # the count belongs to another program
         if in_graph and self.variable.graph is not tf.compat.v1.get_default_graph():
             return None
         return self.variable.assign(0, read_value=False)
 
     def value(self) -> Any:
-        """How many were counted, now or when the graph runs; an int64 scalar."""
+        """Return the count as an int64 scalar, read when its graph runs."""
         if not self._is_in_graph:
             return self.variable.read_value()
         with tf.name_scope("distributed_count"):
@@ -57,7 +58,7 @@ class Counter:
             )
 
     def add(self) -> Any:
-        """Counts one, now or when the graph runs; how many there are with it."""
+        """Add 1 to the count, and return the new count as an int64 scalar."""
         if not self._is_in_graph:
             return self.variable.assign_add(1)
 

@@ -1,15 +1,15 @@
-"""Whether gradients were reduced, by what TensorFlow's graphs say of where they come from.
+"""Determine from TensorFlow's graphs whether gradients were reduced.
 
-A reduction counts if it is downstream of the backward pass: between what a tape has
-computed and the update. One of the forward pass (SyncBatchNormalization, the mean
-loss) does not, nor does its derivative, which is part of the backward pass. Seen in
-functions that are called, in branches and in loops, too; what tf.py_function and its
-like do with gradients is taken for a reduction.
+A reduction counts if it is downstream of the backward pass, that is, between the results of a tape
+and the update. A reduction in the forward pass, such as SyncBatchNormalization or a mean loss, does
+not count. Its derivative is part of the backward pass, and does not count either. Called functions,
+branches and loops are searched too. Gradients that pass through tf.py_function and similar ops are
+assumed to be reduced.
 
-What travels through variables (sums of several passes) cannot be followed: a reduction
-of what was read from variables alone counts, and gradients that come from a variable
-or from outside of the function are not known to be unreduced while there is any
-reduction beside them.
+The search cannot follow data through variables, such as sums of several passes. Therefore a
+reduction counts if its values are read only from variables. Some gradients come from a variable or
+from outside the function. These gradients are considered unreduced only if the graph has no
+reduction at all.
 """
 
 import re
@@ -23,16 +23,16 @@ from tf_hvd.core import kinds
 from tf_hvd.core.tensorflow_hooks import BACKPROP
 from tf_hvd.training.reduction import ALONE
 
-# All but what gives each rank another one's gradients in place of its own.
+# All collectives except those that replace a rank's gradients with another rank's.
 _REDUCES = tuple(
     op_type
     for kind in kinds.OF_TENSORS.values()
     if kind.reduces or not kind.has_root
     for op_type in kind.functions
 )
-# Programs in Python: nobody sees what they do.
+# Python programs, which cannot be analysed.
 _OPAQUE = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
-# Data of no step.
+# Ops with results that do not depend on the data of a step.
 _NEUTRAL = (
     "HorovodSize", "HorovodRank",
     "HorovodBroadcastNumber", "HorovodIdentify", "HorovodCountReduction",
@@ -53,7 +53,7 @@ class _Node:
         self.type = type_name
         self.name = name
         self.inputs = inputs  # keys of nodes
-        self.calls = calls  # names of the functions that it calls
+        self.calls = calls  # names of the called functions
         self.backward = BACKPROP in name
         reduces = type_name in reducing or _ALONE.search(name) is not None
         self.reduces = reduces and not (self.backward or _DERIVATIVE.search(name))
@@ -69,7 +69,7 @@ def functions_of(attributes: Iterable[Any]) -> list[str]:
 
 
 def _is_small(constant: Any) -> bool:
-    """Whether a constant is a scalar, or a shape, axes and the like, which are integers."""
+    """Return whether a constant is a scalar, or an integer tensor such as a shape or axes."""
     value = constant.attr["value"].tensor
     return not value.tensor_shape.dim or tf.as_dtype(value.dtype).is_integer
 
@@ -79,7 +79,7 @@ def _gives_numbers(op: Any) -> bool:
 
 
 class _Flow:
-    """Nodes, and what is upstream of them. Subclasses find nodes by their keys."""
+    """A graph of nodes with their inputs; subclasses define how to find a node by its key."""
 
     def __init__(self, library: "Library") -> None:
         self.library = library
@@ -92,7 +92,7 @@ class _Flow:
         return node.reduces or any(self.library.body(name).reduces for name in node.calls)
 
     def upstream(self, starts: Iterable[Any], seen: set[Any]) -> Iterator[tuple[Any, _Node]]:
-        """The nodes with these keys and all before them, up to the backward pass."""
+        """Yield the nodes with these keys and all nodes upstream, up to the backward pass."""
         waiting = list(starts)
         while waiting:
             key = waiting.pop()
@@ -108,7 +108,7 @@ class _Flow:
         return node.backward or any(self.library.body(name).backward for name in node.calls)
 
     def _downstream(self, node: _Node) -> bool:
-        """Whether something of the backward pass is upstream of the node."""
+        """Return whether the node is downstream of the backward pass."""
         seen = set(self._not_downstream)
         if any(self._is_backward(each) for _, each in self.upstream(node.inputs, seen)):
             return True
@@ -116,7 +116,7 @@ class _Flow:
         return False
 
     def _of_variables(self, node: _Node) -> bool:
-        """Whether the node is fed from variables, and from nothing else that changes."""
+        """Return whether the node's inputs are computed from variables and constants only."""
         reads = False
         for key, each in self.upstream(node.inputs, set()):
             if each.type == "ReadVariableOp":
@@ -126,11 +126,11 @@ class _Flow:
         return reads
 
     def is_constant(self, key: Any) -> bool:
-        """Whether it is a number, a shape or the like, and no data."""
+        """Return whether the node is a constant such as a number or a shape, and not data."""
         raise NotImplementedError
 
     def reduces_at(self, node: _Node) -> bool:
-        """Whether the node reduces what comes from the backward pass."""
+        """Return whether the node reduces results of the backward pass."""
         if node.backward:
             return False
         bodies = [self.library.body(name) for name in node.calls]
@@ -161,7 +161,7 @@ class _Body(_Flow):
         self._constants = {
             node.name for node in definition.node_def if node.op == "Const" and _is_small(node)
         }
-        # In this order: a function that calls itself finds what is known so far.
+        # In this order: a recursive function sees the properties known so far.
         self.backward = any(node.backward for node in self._nodes.values())
         self.reduces = any(node.reduces for node in self._nodes.values())
         self.meets = any(node.meets for node in self._nodes.values())
@@ -174,7 +174,10 @@ class _Body(_Flow):
         return key in self._constants
 
     def look(self) -> None:
-        """Finds out the rest; apart from the constructor, for functions that call others."""
+        """Find the properties that depend on called functions.
+
+        The constructor cannot do this, because functions may call each other.
+        """
         bodies = [self.library.body(name) for node in self._nodes.values() for name in node.calls]
         self.backward |= any(body.backward for body in bodies)
         self.reduces |= any(body.reduces for body in bodies)
@@ -183,9 +186,11 @@ class _Body(_Flow):
 
 
 class Library:
-    """The functions that the graphs call, at any depth; read when the first is asked for.
+    """The functions that graphs call, directly or through other functions.
 
-    Ops of the types in `reducing` are taken for a reduction.
+    Args:
+      graphs: the graphs, which are read when the first function is needed.
+      reducing: types of ops that count as reductions.
     """
 
     def __init__(self, graphs: Sequence[Any], reducing: Collection[str]) -> None:
@@ -213,7 +218,7 @@ class Library:
 
 
 class _Unknown:
-    """A function that is in no library: nothing is known of it."""
+    """A function that is not in any graph's library, so its ops are unknown."""
 
     backward = reduces = meets = reduces_gradients = False
 
@@ -222,9 +227,11 @@ _UNKNOWN = _Unknown()
 
 
 class Tracing(_Flow):
-    """The functions that are being traced, which are inside of each other.
+    """The nested functions that are being traced, or a v1 graph and the functions in it.
 
-    Or a v1 graph and those in it: what is outermost captures nothing. The innermost is the first.
+    Args:
+      graphs: the graphs of the functions, innermost first.
+      reducing: types of ops that count as reductions.
     """
 
     def __init__(
@@ -243,7 +250,7 @@ class Tracing(_Flow):
         if key not in self._nodes:
             outer = self._outer.get(key)
             inputs = [tensor.op for tensor in key.inputs] + ([] if outer is None else [outer])
-            # A constant's definition holds its value.
+            # A constant's definition contains its whole value.
             calls = [] if key.type == "Const" else functions_of(key.node_def.attr.values())
             self._nodes[key] = _Node(key.type, key.name, inputs, calls, self.library.reducing)
         return self._nodes[key]
@@ -251,33 +258,33 @@ class Tracing(_Flow):
     def is_constant(self, key: Any) -> bool:
         if key.type == "Const":
             return _is_small(key.node_def)
-        # What was made eagerly: a number.
+        # A number that was created in eager mode.
         return key in self._outer and self._outer[key] is None and key.outputs[0].shape.rank == 0
 
     def meets(self, op: Any) -> bool:
-        """Whether an op waits for other ranks, or a function that it calls does."""
+        """Return whether an op is a collective, which waits for other ranks, or calls one."""
         node = self.node(op)
         return node.meets or any(self.library.body(name).meets for name in node.calls)
 
     def of(self, gradients: Sequence[Any]) -> set[str]:
-        """Where gradients come from: "reduced", "backward" or "elsewhere".
+        """Return the origins of gradients: a set of "reduced", "backward" and "elsewhere".
 
-        The reduction of one number (a norm to clip by, whether all is finite) reduces no
-        gradients, unless all of them are one number each.
+        Programs may reduce a single number, such as a norm for clipping. This does not count as a
+        reduction of the gradients, unless all gradients are single numbers.
         """
         small = all(each.shape.num_elements() == 1 for each in gradients)
         return {self._of(each, small) for each in gradients}
 
     def unreduced(self, gradients: Sequence[Any]) -> bool:
-        """Whether it is known that nothing has reduced these gradients.
+        """Return whether these gradients are known to be unreduced.
 
         Args:
           gradients: tensors and IndexedSlices of the innermost graph, and None.
 
         Returns:
-          True if one or more are of a backward pass in these graphs, or in a function
-          that they call, and no reduction is between it and any of the gradients. One
-          reduced gradient is enough for False: the others may be a rank's own.
+          True if at least one gradient comes from a backward pass and no gradient was reduced.
+          Called functions are searched too. False if one gradient was reduced, because the other
+          gradients may be meant to stay local to the rank.
         """
         values = traced(gradients, self._graphs)
         sources = self.of(values)
@@ -290,7 +297,7 @@ class Tracing(_Flow):
         return self.may_be_sums(values) and not beside and any(node.backward for node in nodes)
 
     def may_be_sums(self, values: Sequence[Any]) -> bool:
-        """Whether tensors from elsewhere may be sums of gradients that the program keeps."""
+        """Return whether tensors of unknown origin may be gradient sums that the program keeps."""
         return True
 
     def _of(self, gradient: Any, small: bool) -> str:
@@ -304,20 +311,20 @@ class Tracing(_Flow):
 
 
 def reduced(gradients: Sequence[Any], graphs: Sequence[Any]) -> bool:
-    """Whether it is known that one of these gradients has been reduced.
+    """Return whether one of these gradients is known to have been reduced by a collective.
 
-    By a collective: of what a program in Python does nothing is known.
+    The result is False for gradients from tf.py_function, which cannot be analysed.
     """
     return "reduced" in Tracing(graphs, _REDUCES).of(traced(gradients, graphs))
 
 
 def collectives(graphs: Sequence[Any]) -> list[Any]:
-    """The ops of the innermost function that wait for other ranks, or whose functions do."""
+    """Return the ops of the innermost function that are or call collectives."""
     flow = Tracing(graphs)
     return [op for op in graphs[0].get_operations() if flow.meets(op)]
 
 
 def traced(gradients: Sequence[Any], graphs: Sequence[Any]) -> list[Any]:
-    """Those that were computed in one of the graphs, as tensors."""
+    """Return the gradients, or values of IndexedSlices, that were computed in one of the graphs."""
     values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
     return [value for value in values if getattr(value, "graph", None) in graphs]

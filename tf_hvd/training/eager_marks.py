@@ -1,8 +1,8 @@
-"""Which gradients were reduced for the program, in eager mode.
+"""Mark gradients that were already reduced, in eager mode.
 
-In a graph tf_hvd.training.dataflow sees where gradients come from. Eager tensors do not show
-it, so a DistributedGradientTape marks those that it returns, and their variables. A mark is an
-attribute: it ends with its object, and no copy has it.
+In a graph, tf_hvd.training.dataflow finds out where gradients come from. Eager tensors do not show
+their origin. Therefore a DistributedGradientTape marks the gradients that it returns, and their
+variables. A mark is an attribute: it disappears with its object, and copies do not have it.
 """
 
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ class _Wanted:
 
 
 def want() -> None:
-    """From now on reduced gradients are marked: an optimizer of this process may ask.
+    """Mark reduced gradients from now on, because an optimizer in this process reads the marks.
 
-    Marks take a tape about 2 us for each variable, and most programs that have one wrap no
-    optimizer as well.
+    Marks are off by default. They cost a tape about 2 us per variable, and most programs with a
+    tape do not use a distributed optimizer.
     """
     _Wanted.by_optimizers = True
 
@@ -33,7 +33,7 @@ def wanted() -> bool:
 
 
 def put(gradients: Sequence[Any], sources: Sequence[Any]) -> None:
-    """Marks the reduced gradients that a tape or its like returns, if it is wanted."""
+    """Mark reduced gradients and their sources, if an optimizer wants marks."""
     if not wanted():
         return
     for gradient, source in zip(gradients, sources, strict=True):
@@ -45,14 +45,15 @@ def put(gradients: Sequence[Any], sources: Sequence[Any]) -> None:
 
 
 def take(gradients: Sequence[Any], variables: Sequence[Any]) -> tuple[bool, bool]:
-    """Looks at the gradients of an update in eager mode, and takes the variables' marks away.
+    """Read the marks of an eager update's gradients, and remove the variables' marks.
 
     Returns:
-      Whether one of the gradients is the very tensor that a tape has returned; and whether a tape
-      has reduced a gradient of one of the variables since it was last updated.
+      Two bools. The first is whether a tape returned one of these tensors itself. The second is
+      whether a tape has reduced a gradient of any of the variables since that variable's
+      previous update.
     """
     removed = [vars(tf_variable(variable)).pop(_MARK, False) for variable in variables]
-    # Not by hasattr: tensors take their time to say no.
+    # Not hasattr, which is slow on tensors without the attribute.
     given = any(_MARK in getattr(_tensor(each), "__dict__", ()) for each in gradients)
     return given, any(removed)
 

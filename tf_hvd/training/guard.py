@@ -1,28 +1,47 @@
-"""What the guards of Keras (tf_hvd.keras.guard) and of v1 (tf_hvd.training.v1_guard) share.
+"""Common parts of the guards for Keras (tf_hvd.keras.guard) and v1 (tf_hvd.training.v1_guard).
 
-Both stop training whose gradients nothing has reduced, in a job of more than one rank, by one
-exception and one switch.
+In a job of more than one rank, both guards stop training with gradients that were not reduced. They
+share their exceptions and the switch that turns them off.
 """
 
 import contextlib
 import inspect
 import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 from tf_hvd.core import basics, config
 
-OFF = "To train each rank by itself, use `with tf_hvd.keras.unguarded():` or set TF_HVD_GUARD=off."
+OFF = "To train each rank by itself, use `with tf_hvd.unguarded():` or set TF_HVD_GUARD=off."
 
 
 class GuardError(Exception):
-    """Training was stopped: the ranks did not train one model.
+    """Training was stopped because the ranks did not train the same model.
 
-    Its text has four lines at most, the first of which says what to do.
+    The text has at most four lines, and the first line is the fix.
 
-    Not a RuntimeError, for AutoGraph passes on the type of direct subclasses only.
+    This class is not a RuntimeError, because AutoGraph preserves only types with the constructor of
+    Exception.
     """
+
+
+class NotDistributedError(GuardError):
+    """An optimizer would apply gradients that were not reduced across the ranks."""
+
+
+class RanksDifferError(GuardError):
+    """The ranks have different weights, learning rates, update counts or adapted layers."""
+
+
+refusals: list[Callable[[str], None]] = []
+"""Called with the name of a tf_hvd function; they raise if another API already does the work."""
+
+
+def check_combination(name: str) -> None:
+    """Raise if the function `name` cannot be combined with what the program uses."""
+    for refuse in refusals:
+        refuse(name)
 
 
 class _Off(threading.local):
@@ -34,7 +53,14 @@ _off = _Off()
 
 @contextlib.contextmanager
 def unguarded() -> Iterator[None]:
-    """Within it this thread's training is not watched: each rank may train what it likes."""
+    """Turn off the checks of this thread's training within the block, so that ranks may differ.
+
+    Example:
+      with hvd.unguarded():
+          model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+          model.compile("sgd", "mse")
+          model.fit(np.ones([2, 1]), np.ones([2, 1]), verbose=0)  # each rank separately
+    """
     _off.depth += 1
     try:
         yield
@@ -48,23 +74,23 @@ def is_unguarded() -> bool:
 
 class _Elastic:
     begun = False
-    # Of each code, by its id, itself and whether it names `elastic`: asked at each eager step.
+    # By the id of a code object: the code, and whether it names `elastic`. Read at each eager step.
     known: ClassVar[dict[int, tuple[types.CodeType, bool]]] = {}
 
 
-# A program that makes code all the time, as by exec, has no more of it known.
+# Maximum number of known code objects. Programs that keep creating code by exec may exceed it.
 _MOST = 10_000
 
 
 def elastic_training_begins() -> None:
-    """`elastic.run` has given all ranks the same state."""
+    """Record that `elastic.run` has given all ranks the same state."""
     _Elastic.begun = True
 
 
 def _makes_elastic_state() -> bool:
-    """Whether a program for elastic training trains before that begins, to make its variables.
+    """Return whether an elastic program is training before `elastic.run`, to create its variables.
 
-    As Horovod's examples do: a step without a broadcast, or without a reduction.
+    Horovod's examples make a step without a broadcast, or without a reduction, for this purpose.
     """
     frame = None if _Elastic.begun else inspect.currentframe()
     while frame is not None:
@@ -84,7 +110,11 @@ def _look_into(code: types.CodeType) -> tuple[types.CodeType, bool]:
 
 
 def watches() -> bool:
-    """Whether training is watched: more than one rank, and not turned off."""
+    """Return whether the guard checks training now.
+
+    It checks training in a job of several ranks, unless the guard is off or an elastic program is
+    creating its variables.
+    """
     return (
         not is_unguarded()
         and basics.is_initialized()
@@ -95,9 +125,11 @@ def watches() -> bool:
 
 
 def not_reduced(cure: str, subject: str) -> str:
-    """The text of the error for gradients that nothing has reduced.
+    """Return the text of the error for gradients that were not reduced.
 
-    `cure` has two lines at most; `subject`: "Adam would apply gradients that were".
+    Args:
+      cure: the fix, in at most two lines.
+      subject: start of a sentence, such as "Adam would apply gradients that were".
     """
     return (
         f"{cure}\nEach of the {basics.size()} ranks would train its own model: {subject} not "

@@ -1,10 +1,11 @@
-"""Whether all ranks have started from the same weights: looked at once, early, and told once.
+"""Check once, early in training, that all ranks have started from the same weights.
 
-`fit` compares the weights at the end of each epoch. In a loop of one's own and in a v1 session
-nobody does, and ranks that were never made alike train models of their own with the same
-averages. At the tenth reduction of the gradients of a list of variables, when programs have made
-their broadcast, one small collective compares the variables' bits. It is told and is no error:
-it may be meant.
+`fit` compares the weights at the end of each epoch, but custom loops and v1 sessions do not. In
+these, ranks with different initial values would train different models with the same gradients.
+
+Therefore one small collective compares the variables' bits at the tenth reduction of gradients for
+a list of variables. Programs have made their broadcast by then. A difference causes a warning, not
+an error, because it may be intended.
 """
 
 from collections.abc import Sequence
@@ -26,11 +27,11 @@ from tf_hvd.training import agreement, guard
 from tf_hvd.training.counter import Counter
 
 REDUCTION = 10
-"""Before this one, counted from 1, the weights are compared."""
+"""Number of the reduction before which the weights are compared, counted from 1."""
 
 _LOOP = (
-    "after the first step call hvd.broadcast_variables(model.variables + optimizer.variables, "
-    "root_rank=0)"
+    "call hvd.broadcast_variables(model.variables + optimizer.variables, root_rank=0) after the "
+    "first step"
 )
 _SESSION = (
     "give the session the hook hvd.BroadcastGlobalVariablesHook(0), or use "
@@ -39,22 +40,30 @@ _SESSION = (
 
 
 def _text() -> tuple[str, str]:
-    """What comes before the variables' names, and after them."""
+    """Return the texts of the warning before and after the variables' names."""
     with tf.init_scope():
         cure = _LOOP if tf.executing_eagerly() else _SESSION
     return (
         f"at reduction {REDUCTION} the ranks' weights differ, first in ",
-        ": the ranks did not start from the same values, and each trains a model of its own. To "
-        f"synchronize them, {cure}. (This is checked once. Weights that are meant to differ are "
-        f"registered by register_local_source or register_local_var. {guard.OFF})",
+        ". The ranks did not start from the same values, so each rank trains its own model. To "
+        f"synchronize the ranks, {cure}. For weights that are meant to differ, call "
+        f"register_local_var. (This is checked once. {guard.OFF})",
     )
 
 
 def compare(variables: Sequence[Any], process_set: ProcessSet, bits: Any = None) -> Any:
-    """Compares the variables, and has the first rank tell if they differ; gives True.
+    """Compare the variables, and log a warning on the first rank if they differ.
 
-    All ranks of the set call it, or run what it puts into a graph, at the same place. `bits`: the
-    variables' fingerprints, if they were taken before.
+    All ranks of the set must call this function at the same point, or run the ops that it adds to a
+    graph.
+
+    Args:
+      variables: the variables to compare.
+      process_set: the ranks that are compared.
+      bits: the variables' fingerprints. None (default) to compute them here.
+
+    Returns:
+      True, as a tensor that waits for the comparison.
     """
     bits = agreement.fingerprints(variables) if bits is None else bits
     wrong = agreement.unequal(
@@ -68,12 +77,12 @@ def compare(variables: Sequence[Any], process_set: ProcessSet, bits: Any = None)
 
 
 class _Reductions:
-    """Counts those of one list of variables, by one set of ranks."""
+    """The number of reductions for one list of variables and one set of ranks."""
 
     def __init__(self, listed: SourceList, process_set: ProcessSet) -> None:
         self._listed = listed
         self._process_set = process_set
-        self._made = 0  # in eager mode, where a variable would cost more
+        self._made = 0  # in eager mode, where a variable would be slower
         self._count: Counter | None = None
         restart_in_each_job(self)
         restart_after_join(self, process_set)
@@ -85,7 +94,7 @@ class _Reductions:
         self._made = 0
 
     def is_due(self, sources: Sequence[Any]) -> Any:
-        """Counts one, now or when the graph runs, and says whether it is the one."""
+        """Count a reduction; return whether it is number REDUCTION, as a bool or a bool tensor."""
         if tf.executing_eagerly():
             self._made += 1
             return self._made == REDUCTION
@@ -104,11 +113,11 @@ class _Reductions:
 
 
 def _reductions_of(listed: SourceList, process_set: ProcessSet) -> _Reductions:
-    # By who reduces: the ranks of one set may have been in others before.
+    # By process set: the ranks of one set may have been in others before.
     registration = registration_of(process_set)
     if registration not in listed.kept:
         for number, size in list(listed.kept):
-            if _native.process_set_ranks(number) is None:  # it was removed
+            if _native.process_set_ranks(number) is None:  # the set was removed
                 del listed.kept[number, size]
         listed.kept[registration] = _Reductions(listed, process_set)
     made: _Reductions = listed.kept[registration]
@@ -118,10 +127,11 @@ def _reductions_of(listed: SourceList, process_set: ProcessSet) -> _Reductions:
 def before_reduction(
     sources: Sequence[Any], process_set: ProcessSet
 ) -> tuple[list[Any], Any | None]:
-    """Gradients of these sources, of which variables are compared, are about to be reduced.
+    """Compare the variables among `sources` if the next reduction is number REDUCTION.
 
     Returns:
-      What the reduction waits for in a graph, nothing in eager mode; and for `agreement.stamped`.
+      Two values: the list of ops that the reduction must wait for (empty in eager mode), and the
+      `read` argument for `agreement.stamped`.
     """
     listed = list_of(sources)
     if not (listed.has_variables and agreement.takes_part(process_set) and guard.watches()):

@@ -1,4 +1,4 @@
-"""DistributedOptimizer for the optimizers of tf.compat.v1."""
+"""DistributedOptimizer for optimizers of tf.compat.v1.train."""
 
 import dataclasses
 from typing import Any
@@ -18,16 +18,16 @@ from tf_hvd.training.v1_guard import AnsweredFor, GradientCheck, refuse_in_loss_
 
 
 def _updates() -> Counter:
-    """Not global_step: another train op of the same Session.run may count on it."""
+    """Create a counter of updates. global_step is unsuitable, because other train ops change it."""
     return Counter("distributed/updates")
 
 
 @dataclasses.dataclass
 class _Begun:
-    complete: Any  # of several passes: whether it is the last
+    complete: Any  # whether this pass is the last of several passes
     variables: list[Any]
-    present: set[int]  # ids of those that have a gradient
-    updates: Counter | None  # applied to the list; None if there is nobody to compare with
+    present: set[int]  # ids of the variables that have a gradient
+    updates: Counter | None  # counts the list's updates; None if there are no other ranks
 
     def is_of(self, variables: list[Any]) -> bool:
         return list(map(id, variables)) == list(map(id, self.variables))
@@ -37,20 +37,20 @@ class _Begun:
 
 
 def _collect_train_op(op: Any) -> None:
-    """Puts `op` into the collection of train ops, for those in the branch that it runs.
+    """Replace the train ops of a branch with `op`, which runs the branch, in the collection.
 
-    TensorFlow's optimizers have put those there, and a meta graph that names an op of a branch
-    cannot be imported.
+    TensorFlow's optimizers add ops of the branch to the collection of train ops. A meta graph that
+    refers to such an op cannot be imported.
     """
     kept = tf.compat.v1.get_collection_ref(tf.compat.v1.GraphKeys.TRAIN_OP)
     kept[:] = [known for known in kept if known.graph is op.graph and known is not op] + [op]
 
 
 class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
-    """Wraps a v1 optimizer: `compute_gradients` reduces, everything else is the inner one's.
+    """A v1 optimizer that wraps another one, and reduces gradients in `compute_gradients`.
 
-    Slots, hyperparameters and their names in checkpoints are those of the inner
-    optimizer: a checkpoint does not show that it was wrapped.
+    Slots, hyperparameters and their names in checkpoints are those of the inner optimizer.
+    Checkpoints are therefore the same as without the wrapper.
     """
 
     def __init__(
@@ -76,16 +76,16 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         return f"<tf_hvd (horovod) {self.get_name()} of {self._optimizer!r}>"
 
     def register_local_var(self, var: Any) -> None:
-        """From now on the gradient of `var` is not reduced."""
+        """Register a local variable, so that its gradient is not reduced from now on."""
         self._local.register(var)
 
     @verbatim
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """The inner optimizer's compute_gradients, then the reduction over all ranks.
+        """Run the inner optimizer's compute_gradients, then reduce the gradients across all ranks.
 
         Raises:
-          ValueError: with backward_passes_per_step > 1 in an optimizer that scales the
-            loss by a number that changes.
+          ValueError: backward_passes_per_step is above 1, and this optimizer is wrapped by an
+            optimizer that scales the loss by a changing factor.
         """
         if self._aggregation is not None:
             refuse_in_loss_scaler(f"backward_passes_per_step={self._aggregation.passes}")
@@ -100,7 +100,7 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         else:
             begun.complete, sums = self._aggregation.add(gradients, variables)
             reduced = reduce_if_complete(begun.complete, sums, lambda: self._reduce(sums, begun))
-        # Of a list, the last pass is the one that may be applied.
+        # For each list, only the last pass can be applied.
         self._begun = [pass_ for pass_ in self._begun if not pass_.is_of(variables)]
         self._begun.append(begun)
         return list(zip(reduced, variables, strict=True))
@@ -115,15 +115,15 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
             return self._reducer.reduce(gradients, begun.variables, step=step, local=self._local)
 
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-        """The inner optimizer's apply_gradients; reduces nothing.
+        """Run the inner optimizer's apply_gradients, without a reduction.
 
-        With backward_passes_per_step > 1 it does nothing, not even count a step,
-        until the passes are complete.
+        If backward_passes_per_step is above 1, this method does nothing until the passes are
+        complete.
 
         Raises:
-          GuardError: nothing has reduced the gradients.
-          ValueError: with backward_passes_per_step > 1: they are not those of this
-            optimizer's own `compute_gradients`.
+          GuardError: the gradients were not reduced.
+          ValueError: backward_passes_per_step is above 1, and the gradients are not from this
+            optimizer's `compute_gradients`.
         """
         pairs = list(grads_and_vars)
         begun = self._begun_with([variable for _, variable in pairs])
@@ -146,8 +146,8 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
             return self._apply(begun, pairs, *args, **kwargs)
         if begun is None:
             raise ValueError(
-                "backward_passes_per_step > 1 needs the gradients of this optimizer's own "
-                "compute_gradients()."
+                "backward_passes_per_step > 1: apply_gradients() got gradients that are not from "
+                "this optimizer. Pass the result of its compute_gradients()."
             )
         done = self._aggregation.when_complete(
             begun.complete,
@@ -161,7 +161,7 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
     def _apply(self, begun: _Begun | None, pairs: list[Any], *args: Any, **kwargs: Any) -> Any:
         if begun is None or begun.updates is None:
             return self._optimizer.apply_gradients(pairs, *args, **kwargs)
-        # What is returned has the name that was asked for.
+        # The returned op gets the requested name.
         name = kwargs.pop("name", None)
         if name is not None:
             kwargs["name"] = f"{name}_update"
@@ -173,7 +173,7 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
             return tf.group(begun.updates.add(), name=name)
 
     def _begun_with(self, variables: list[Any]) -> _Begun | None:
-        """The pass that the gradients of `variables` are of; some may have been left out."""
+        """Return the pass that computed the gradients of at least `variables`; None if none did."""
         exactly = [pass_ for pass_ in self._begun if pass_.is_of(variables)]
         partly = [pass_ for pass_ in reversed(self._begun) if pass_.may_update(variables)]
         return next(iter(exactly + partly), None)
@@ -189,7 +189,7 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
 
 
 class _DistributedAdasumOptimizer(_DistributedOptimizer):
-    """Combines the inner optimizer's updates; its gradients stay on their rank."""
+    """A v1 optimizer that combines the ranks' updates instead of their gradients."""
 
     def __init__(
         self, optimizer: Any, name: str, use_locking: bool, reducer: GradientReducer, passes: int
@@ -199,10 +199,11 @@ class _DistributedAdasumOptimizer(_DistributedOptimizer):
 
     @verbatim
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """The inner optimizer's compute_gradients.
+        """Run the inner optimizer's compute_gradients, without a reduction.
 
         Raises:
-          ValueError: in an optimizer that scales the loss by a number that changes.
+          ValueError: this optimizer is wrapped by an optimizer that scales the loss by a changing
+            factor.
         """
         refuse_in_loss_scaler("op=Adasum")
         pairs: list[tuple[Any, Any]] = self._optimizer.compute_gradients(*args, **kwargs)
@@ -210,7 +211,7 @@ class _DistributedAdasumOptimizer(_DistributedOptimizer):
 
     @verbatim
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-        """The inner optimizer's apply_gradients; then the ranks' updates are combined."""
+        """Run the inner optimizer's apply_gradients, then combine the ranks' updates."""
         pairs = list(grads_and_vars)
         with AnsweredFor():
             return self._updates.apply(
@@ -229,15 +230,18 @@ def distributed(
     average: bool,
     scale_local: bool,
 ) -> _DistributedOptimizer:
-    """Wraps an optimizer of tf.compat.v1; arguments as of `tf_hvd.DistributedOptimizer`."""
+    """Wrap an optimizer of tf.compat.v1.train; see `tf_hvd.DistributedOptimizer`."""
     if isinstance(optimizer, _DistributedOptimizer):
-        raise ValueError("this optimizer is distributed already; it would reduce twice.")
+        raise ValueError(
+            "this optimizer is already distributed. A second DistributedOptimizer would reduce its "
+            "gradients twice. Remove one of the two calls."
+        )
     reducer = GradientReducer(name, options)
     if options.op == reduce_ops.Adasum:
         if average:
             raise ValueError(
-                "op=Adasum applies each pass by itself: average_aggregated_gradients=True has no "
-                "meaning; pass False."
+                "op=Adasum applies each pass separately, so average_aggregated_gradients=True has "
+                "no effect. Pass False."
             )
         return _DistributedAdasumOptimizer(optimizer, name, use_locking, reducer, passes)
     aggregation = None

@@ -1,7 +1,7 @@
-"""A job that is asked to end does so at a step that all ranks agree on.
+"""End a job after a termination signal, at a step that all ranks agree on.
 
-A scheduler that takes a machine away sends SIGTERM, or what Slurm's `--signal` names, to some of
-the ranks or to all of them. Without this that is the death of a rank.
+Before a scheduler takes a machine away, it sends SIGTERM, or the signal of Slurm's `--signal`, to
+some or all ranks. Without this module the signal would kill the rank.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from tf_hvd.core import _launcher, basics, call_sites, contract
 from tf_hvd.core.tensorflow_hooks import eagerly, has_own_handler, on_host
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""The signals by which a job is asked to end."""
-# How long a rank that has come to the end of its training waits for what others have said.
+"""The signals that ask a job to end."""
+# Seconds that a rank at the end of its training waits for the other ranks' last bits.
 _LAST = 2.0
 
 
 class Together:
-    """What any rank says, all ranks hear at the same call. One thread.
+    """Up to 8 bits that the ranks combine in the background, with one thread.
 
-    No rank waits for another: what one says at a call, all hear at their next.
+    All ranks receive the bits from one call at their next call. A rank therefore does not wait for
+    slower ranks in the same call.
     """
 
     def __init__(self, name: str) -> None:
@@ -37,17 +38,20 @@ class Together:
         self._asked: concurrent.futures.Future[int] | None = None
 
     def say(self, mine: int) -> int:
-        """Says a number, whose bits are added to those of the others; what was said before."""
+        """Send this rank's bits, and return the bits of all ranks from the previous call.
+
+        The ranks' bits are combined by OR.
+        """
         said = self.heard()
         self._asked = self._asker.submit(self._allreduce, mine, call_sites.place_of_call())
         return said
 
     def heard(self) -> int:
-        """What was said at the last call; waits until all have made it."""
+        """Wait until all ranks have made the previous call; return that call's combined bits."""
         return 0 if self._asked is None else self._asked.result()
 
     def finish(self) -> None:
-        """There will be no further call."""
+        """Stop the thread; called after the last call of `say`."""
         if self._asked is not None:
             concurrent.futures.wait([self._asked], _LAST)
         self._asker.shutdown(wait=False)
@@ -63,7 +67,7 @@ class Together:
 class _Asked:
     to_end = False
     before: ClassVar[dict[int, Any]] = {}
-    """What was done before with signals that are listened to."""
+    """The previous handlers, by signal number."""
 
 
 def _note(signum: int, frame: FrameType | None) -> None:
@@ -71,13 +75,13 @@ def _note(signum: int, frame: FrameType | None) -> None:
 
 
 def listen(signals: Iterable[int] = (signal.SIGTERM,)) -> list[int]:
-    """From now on these signals do not end the process: `is_asked_to_end` says that one came.
+    """Record these signals from now on, instead of ending the process; see `is_asked_to_end`.
 
-    A signal for which the program has a handler of its own, other than Python's for Ctrl-C, is left
-    to that. Only the main thread may call this; in others nothing happens.
+    Signals for which the program has its own handler are not recorded. Python's handler for Ctrl-C
+    is replaced. In a thread other than the main thread, this function does nothing.
 
     Returns:
-        Those that did end it before.
+        The signals that are now recorded.
     """
     if threading.current_thread() is not threading.main_thread():
         return []
@@ -88,7 +92,7 @@ def listen(signals: Iterable[int] = (signal.SIGTERM,)) -> list[int]:
 
 
 def do_not_listen(signals: Iterable[int]) -> None:
-    """From now on these signals, which `listen` has returned, end the process again."""
+    """Restore the previous handlers of the signals that `listen` returned."""
     for signum in signals:
         signal.signal(signum, _Asked.before.pop(signum, signal.SIG_DFL))
 
@@ -98,8 +102,8 @@ def is_asked_to_end() -> bool:
 
 
 def leave_in_order() -> NoReturn:
-    """Ends this process, as all ranks do at the same step."""
-    # Who is through first has the launcher end the others: not before all have saved.
+    """End this process with code 75; all ranks must call this function at the same step."""
+    # When the first rank exits, the launcher ends the others, so all must have saved before.
     collectives.barrier()
     _launcher.tell_of_rank(contract.ASKED, basics.rank())
     basics.shutdown()
@@ -107,18 +111,25 @@ def leave_in_order() -> NoReturn:
 
 
 class Preemption:
-    """What `on_preemption` returns."""
+    """An object that ends the job after a termination signal; `on_preemption` returns it.
+
+    Example:
+      preemption = hvd.on_preemption()
+      for step in range(3):
+          preemption.check()  # after each step, on all ranks
+      preemption.finish()
+    """
 
     def __init__(self, save: Callable[[], Any] | None, signals: Iterable[int]) -> None:
         self._save = save
         self._signals = listen(signals)
-        self._together = Together("on_preemption: whether a rank was told to end")
+        self._together = Together("on_preemption: whether a rank was asked to end")
 
     def check(self) -> None:
-        """To be called by all ranks after each step.
+        """Check whether a rank has received a signal; all ranks must call this after each step.
 
-        When a rank has got a signal, all ranks call `save` after the same step, the next one or
-        that after it, and end with exit code 75 (EX_TEMPFAIL of sysexits.h).
+        After a signal, all ranks call `save` after the same step, at most two steps later. They
+        then exit with code 75 (EX_TEMPFAIL of sysexits.h).
         """
         if self.is_time():
             if self._save is not None:
@@ -126,25 +137,25 @@ class Preemption:
             self.leave()
 
     def is_time(self) -> bool:
-        """The part of `check` that asks: whether all ranks are to save now, and then to `leave`."""
+        """Return whether all ranks must now save and call `leave`; the first part of `check`."""
         return bool(self._together.say(int(is_asked_to_end())))
 
     def leave(self) -> NoReturn:
-        """The part of `check` that ends this process, as all ranks do."""
+        """End this process, as all ranks must do at this step; the second part of `check`."""
         self._together.finish()
         leave_in_order()
 
     def finish(self) -> None:
-        """There will be no further step: the signals end the process again."""
+        """Restore the previous signal handlers; call this after the last step."""
         self._together.finish()
         do_not_listen(self._signals)
         self._signals = []
 
 
 def on_preemption(
-    save: Callable[[], Any] | None = None, signals: Iterable[int] = (signal.SIGTERM,)
+    save: Callable[[], Any] | None = None, *, signals: Iterable[int] = (signal.SIGTERM,)
 ) -> Preemption:
-    """Has the job end in order when a rank is told to end.
+    """Save and end the job at the same step on all ranks when a rank gets a termination signal.
 
         preemption = hvd.on_preemption(lambda: checkpoint.save("last") if hvd.rank() == 0 else None)
         for batch in dataset:
@@ -152,17 +163,27 @@ def on_preemption(
             preemption.check()
 
     Args:
-        save: called on all ranks, before they end; may call collectives.
-        signals: which; of those for which the program has handlers these stay. Slurm sends
-            what `--signal` says.
+        save: function without arguments that all ranks call before they end; it may call
+            collectives. None (default) to save nothing.
+        signals: numbers of the signals to handle (default: SIGTERM). Signals for which the program
+            has its own handler are not handled. Slurm sends the signal that its option `--signal`
+            specifies.
 
     Returns:
-        What all ranks ask after each step.
+        A `Preemption` object. Call its method `check` after each step on all ranks.
 
     Raises:
-        ValueError: not called by the main thread, or before `init`.
+        ValueError: the function was called outside the main thread, or before `init`.
+
+    Example:
+      preemption = hvd.on_preemption(lambda: hvd.is_root() and print("saved"))
+      preemption.check()  # after each step, on all ranks
+      preemption.finish()
     """
     if threading.current_thread() is not threading.main_thread():
-        raise ValueError("on_preemption must be called by the main thread: it handles signals")
-    basics.rank()  # or it says that init is missing
+        raise ValueError(
+            "on_preemption was called outside the main thread, where Python cannot handle "
+            "signals. Call it in the main thread."
+        )
+    basics.rank()  # raises before init
     return Preemption(save, signals)

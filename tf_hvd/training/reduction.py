@@ -1,11 +1,12 @@
-"""The one path that gradients take: used by the optimizer and by the tape.
+"""Reduce lists of gradients, for the optimizers and the tape.
 
-The whole gradient list is known here, so it is cut into buckets by a rule that
-depends on the program alone: from the last gradient to the first (the order in
-which a backward pass makes them), each dtype for itself, up to a size. One
-HorovodGroupedAllreduce is issued for each bucket. What is reduced together is
-thus the same on all ranks and in every run, and so are the bits of the result.
-IndexedSlices are in no bucket; they are one grouped call of their own.
+A list of gradients is divided into buckets by a rule that depends only on the program. A bucket has
+gradients of one dtype and a limited size. Buckets are filled from the last gradient to the first,
+which is the order in which a backward pass computes them.
+
+Each bucket is one HorovodGroupedAllreduce. The gradients that are reduced together are therefore
+the same on all ranks and in every run, and so are the bits of the result. IndexedSlices are in no
+bucket, and are reduced by a separate grouped call.
 """
 
 import contextlib
@@ -29,21 +30,21 @@ from tf_hvd.training._local import LocalVariables
 from tf_hvd.training.buckets import Plan, plan_buckets, plan_chunks, plan_groups, spec_of
 
 _NO_STEP = -1
-# The name scope of gradients that were to be reduced and stay, in a set without others.
+# The name scope of gradients that need no reduction, because the set has only one rank.
 ALONE = "tf_hvd_alone"
 
 
 def _telling(names: Sequence[str], plan: Plan, slices: Sequence[int]) -> list[str]:
-    """The names, of which the first of each bucket tells what else is in the list.
+    """Return gradient names for errors; the first name in a bucket also describes the whole list.
 
-    So ranks whose lists differ in what is in no bucket, or is in another one, get a
-    decision on the buckets that they have in common.
+    The ranks' lists may differ in another bucket, or in gradients outside all buckets. The
+    description then differs even in buckets with the same gradients, so the ranks get an error.
     """
     told = list(names)
     beside = ", ".join(names[i] or f"gradient {i}" for i in slices)
     for number, bucket in enumerate(plan):
         words = [f"bucket {number + 1} of {len(plan)}"] if len(plan) > 1 else []
-        words += [f"beside IndexedSlices of {beside}"] if beside else []
+        words += [f"with IndexedSlices of {beside}"] if beside else []
         if words:
             told[bucket[0]] = f"{names[bucket[0]]} ({', '.join(words)})"
     return told
@@ -54,8 +55,8 @@ def _slices(gradients: Sequence[Any]) -> tuple[int, ...]:
 
 
 def _stamp(step: Any, listed: Any) -> Any:
-    """What the ranks compare beside a request: the step, if known, and the list of sources."""
-    # What XLA compiles is all on one device.
+    """Return the numbers that ranks compare for a request: the step or _NO_STEP, and the list."""
+    # Everything that XLA compiles is on one device.
     with contextlib.nullcontext() if in_xla() else on_host():
         known = tf.constant(_NO_STEP, tf.int64) if step is None else step
         return tf.stack([known, listed])
@@ -70,12 +71,13 @@ def _reduce_planned(
     step: Any,
     listed: Sequence[Any],
 ) -> list[Any]:
-    """Issues one request for each bucket, and one grouped call for all IndexedSlices.
+    """Reduce each bucket by one request, and all IndexedSlices by one grouped call.
 
-    The latter after the first bucket, which tells of them: where it gets no decision to
-    run, no rank waits for the rest. (Embeddings are a model's first layers, so that their
-    gradients come last anyway.) `listed` has the number of the list of sources of each bucket, and
-    of the IndexedSlices.
+    The call for IndexedSlices comes after the first bucket, which describes the IndexedSlices in
+    its name. If the bucket fails, no rank waits for the IndexedSlices. This costs little, because
+    embeddings are a model's first layers, and their gradients are computed last.
+
+    `listed` has the number of the source list of each bucket, and then of the IndexedSlices.
     """
     results = list(gradients)
     slices = _slices(gradients)
@@ -110,7 +112,7 @@ def _compiled(
     names: tuple[str, ...],
     _registration: tuple[int, int | None],
 ) -> Callable[[list[Any], Any, list[Any]], list[Any]]:
-    """`_reduce_planned` as one tf.function: in it the buckets travel side by side."""
+    """Create a tf.function of `_reduce_planned`, which sends the buckets concurrently."""
     function: Callable[[list[Any], Any, list[Any]], list[Any]] = retraced(
         tf.function(
             functools.partial(_reduce_planned, scope, options, plan, names),
@@ -129,7 +131,7 @@ def _reduce_by_powersgd(
     variables: Sequence[Any],
     step: Any,
 ) -> list[Any]:
-    """Dense gradients are approximated, IndexedSlices travel as they always do."""
+    """Average dense gradients approximately by PowerSGD, and reduce IndexedSlices as usual."""
     exact = dataclasses.replace(options, compression=Compression.none)
     listed = list_of(variables)
 
@@ -151,7 +153,7 @@ def _reduce_by_powersgd(
 
 
 def _marked(gradients: Sequence[Any]) -> list[Any]:
-    """The gradients of a rank that has nobody to reduce with, for the guard to see it."""
+    """Mark gradients that need no reduction, so that the guard does not refuse them."""
 
     def marked(gradient: Any) -> Any:
         if not isinstance(gradient, tf.IndexedSlices):
@@ -164,7 +166,12 @@ def _marked(gradients: Sequence[Any]) -> list[Any]:
 
 
 class GradientReducer:
-    """Reduces the gradients of one optimizer or tape over all ranks, in a scope of its name."""
+    """The reduction of the gradients of one optimizer or tape across all ranks.
+
+    Args:
+      name: name of the optimizer or tape, for the name scope of its collectives.
+      options: options of the reduction.
+    """
 
     def __init__(self, name: str, options: ReductionOptions) -> None:
         self._scope = f"{name}_Allreduce"
@@ -186,22 +193,21 @@ class GradientReducer:
         step: Any = None,
         local: LocalVariables | None = None,
     ) -> list[Any]:
-        """Reduced gradients, in the order given; None stays None.
+        """Return the reduced gradients in the same order; None stays None.
 
-        In eager mode one compiled function does all of it. On a rank that is no
-        member of the process set, and where the set has one member, nothing is sent:
-        gradients are returned as they are, IndexedSlices with each index once.
+        In eager mode one compiled function reduces all of them.
+
+        On a rank outside the process set, or in a set with one rank, nothing is sent. Gradients are
+        then returned unchanged, except that each index of IndexedSlices occurs only once.
 
         Args:
-          gradients: tensors, IndexedSlices and None. Which of them are None must
-            be the same on all ranks.
-          variables: what they belong to, one for each gradient; gives the shape
-            where the gradient's is not known, the members of `groups`, and the
-            names by which the ranks see that they reduce the same.
-          generic_names: leave the graph's name scope out of the requests' names.
-          step: how many updates were applied, an int64 scalar: ranks at different steps
-            get an error. None for a caller that does not know, negative for none.
-          local: variables whose gradients stay on this rank.
+          gradients: tensors, IndexedSlices and None. The same gradients must be None on all ranks.
+          variables: the sources, one for each gradient. They provide shapes that are unknown in a
+            gradient, the members of `groups`, and the names that ranks compare.
+          generic_names: whether to omit the graph's name scope from the names of requests.
+          step: number of applied updates, an int64 scalar. Ranks at different steps get an error.
+            Default None, or negative: ranks do not compare steps.
+          local: variables with gradients that are not reduced. None (default) for no variables.
 
         Raises:
           ValueError: the process set is not registered.
@@ -223,10 +229,10 @@ class GradientReducer:
             return gradients
         if self.is_alone():
             if self.process_set.included() is False:
-                # It may be meant, as where each half of a job trains a model.
+                # It may be intended, for example if each half of a job trains one model.
                 log.warn_once(
-                    "this rank is not in %s: an optimizer or tape of that set leaves its "
-                    "gradients as they are, and this rank trains alone.",
+                    "this rank trains on its own, because it is not in %s. An optimizer or tape of "
+                    "that set leaves this rank's gradients unchanged.",
                     self.process_set,
                 )
             gradients = [each_row_once(gradient) for gradient in gradients]
@@ -234,7 +240,7 @@ class GradientReducer:
             return gradients if unseen else _marked(gradients)
         plan = self._plan(gradients, variables)
         names = tuple(member_name(variable) for variable in variables)
-        # The plan has what `groups` says; the cache must not keep the variables that are in it.
+        # The plan includes `groups`; the cache must not keep the variables in it.
         options = dataclasses.replace(self._options, ignore_name_scope=generic_names, groups=None)
         if isinstance(options.compression, PowerSGD):
             return _reduce_by_powersgd(
@@ -250,13 +256,13 @@ class GradientReducer:
         return _reduce_planned(self._scope, options, plan, names, gradients, step, numbers)
 
     def is_alone(self) -> bool:
-        """Whether there is nobody to reduce with; False before `init`: the ops say so."""
+        """Return whether this rank has no other ranks to reduce with; False before `init`."""
         process_set = self.process_set
         id_of(process_set)
         return process_set.included() is False or process_set.size() == 1
 
     def _prepared(self, gradient: Any, variable: Any) -> Any:
-        """Dense if that was asked for, and with a dense shape if there is one to be had."""
+        """Add the dense shape to IndexedSlices if it is known, and make them dense if requested."""
         if not isinstance(gradient, tf.IndexedSlices):
             return gradient
         if gradient.dense_shape is None and hasattr(variable, "shape"):

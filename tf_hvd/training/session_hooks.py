@@ -1,4 +1,4 @@
-"""TensorFlow 1 style: a hook for sessions, and the session with the hook in its place."""
+"""Session hooks for TensorFlow 1 programs, and a session that includes the broadcast hook."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,24 +10,31 @@ from tf_hvd.core import basics
 from tf_hvd.core.metrics import StepSummaries
 from tf_hvd.training import v1_guard
 
-# What writes to, or reads from, the disk: an argument, and its value on ranks that do not.
+# Arguments about files that only the root reads or writes, and their values on other ranks.
 _OF_ROOT_ONLY = {"checkpoint_dir": None, "summary_dir": None, "chief_only_hooks": None}
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
-    """Sets all global variables to one rank's values, once the session is there.
+    """Session hook that sets all global variables to one rank's values.
 
-    Whether they come from an initializer or from a checkpoint that only the root
-    rank could read, all ranks begin with the same ones. It comes after hooks that
-    make variables in their `begin`.
+    The hook runs when the session is created. All ranks then start from the same values, whether
+    these come from an initializer or from a checkpoint that only the root rank can read. Pass this
+    hook after hooks that create variables in their `begin`.
 
     Args:
-      root_rank: the rank whose values count.
-      device: device for the broadcasts, "" for TensorFlow's choice.
+      root_rank: the rank that sends its values.
+      device: device for the broadcasts. "" (default) for TensorFlow's choice.
 
     Raises:
-      RuntimeError: (when the session is made) there are variables that were made
-        after this hook's `begin`, so that it would leave them out.
+      RuntimeError: variables were created after this hook's `begin`, so it would not broadcast
+        them; raised when the session is created.
+
+    Example:
+      with tf.Graph().as_default():
+          variable = tf.compat.v1.get_variable("w", initializer=float(hvd.rank()))
+          hooks = [hvd.BroadcastGlobalVariablesHook(0)]
+          with tf.compat.v1.train.MonitoredSession(hooks=hooks) as session:
+              assert session.run(variable) == 0.0
     """
 
     def __init__(self, root_rank: int, device: str = "") -> None:
@@ -38,10 +45,10 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: 
         self._variables: list[Any] = []
 
     def begin(self) -> None:
-        """Adds the broadcasts to the graph, unless they are in this graph already.
+        """Add the broadcasts to the graph, unless this graph already has them.
 
         Raises:
-          GuardError: an optimizer in it updates by gradients that nothing has reduced.
+          GuardError: an optimizer in the graph applies gradients that were not reduced.
         """
         v1_guard.check_graph(tf.compat.v1.get_default_graph())
         variables = tf.compat.v1.global_variables()
@@ -60,24 +67,32 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: 
         if late:
             names = ", ".join(variable.name for variable in late[:3])
             raise RuntimeError(
-                f"{len(late)} variables ({names}) were made after "
-                "BroadcastGlobalVariablesHook.begin and would differ between ranks: pass this "
-                "hook last, or use tf_hvd.MonitoredTrainingSession."
+                f"{len(late)} variables ({names}) would differ between ranks, because they were "
+                "created after BroadcastGlobalVariablesHook.begin. Pass this hook last, or use "
+                "tf_hvd.MonitoredTrainingSession."
             )
         session.run(self.bcast_op)
 
 
 class MetricsHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
-    """Writes what collectives take of a step for TensorBoard, each rank into a folder of its own.
+    """Session hook that writes the time and bytes of collectives per step, for TensorBoard.
 
-    The values are those of `tf_hvd.metrics().per_step`, averaged since they were last written.
+    The values are those of `tf_hvd.metrics().per_step`, averaged over the steps since the previous
+    write.
 
     Args:
-      log_dir: a folder; rank 1 writes into `rank-1` in it.
-      every_n_steps: after so many session runs.
+      log_dir: folder for the summaries; rank N writes into the subfolder `rank-N`.
+      every_n_steps: number of session runs between writes (default: 100).
+
+    Example:
+      with tf.Graph().as_default():
+          reduced = hvd.allreduce(tf.ones([2]))
+          hooks = [hvd.MetricsHook("logs", every_n_steps=10)]
+          with tf.compat.v1.train.MonitoredSession(hooks=hooks) as session:
+              session.run(reduced)
     """
 
-    def __init__(self, log_dir: str, every_n_steps: int = 100) -> None:
+    def __init__(self, log_dir: str, *, every_n_steps: int = 100) -> None:
         super().__init__()
         self._summaries = StepSummaries(log_dir, every_n_steps)
 
@@ -102,31 +117,38 @@ def MonitoredTrainingSession(  # noqa: N802 - TensorFlow's name
     root_rank: int = 0,
     **arguments: Any,
 ) -> Any:
-    """tf.compat.v1.train.MonitoredTrainingSession for a job of several ranks.
+    """Create a tf.compat.v1.train.MonitoredTrainingSession for a job of several ranks.
 
-    The root rank restores from `checkpoint_dir`, or initialises; then all ranks take
-    its values, including those of slots and of variables that other hooks have made. It
-    alone writes checkpoints and summaries and runs `chief_only_hooks`: the program
-    needs no `if rank() == 0`.
+    The root rank restores variables from `checkpoint_dir`, or initialises them. Then all ranks get
+    the root rank's values, including those of slots and of variables that other hooks have created.
+
+    Only the root rank writes checkpoints and summaries and runs `chief_only_hooks`. The program
+    therefore does not need `if rank() == 0`.
 
     Args:
-      hooks: the program's; the broadcast comes after them.
-      root_rank: the rank that reads and writes.
-      **arguments: those of TensorFlow's function, by name; `is_chief` and `master`
-        make no sense here.
+      hooks: list of the program's hooks, which run before the broadcast. None by default.
+      root_rank: the rank that reads and writes files (default: 0).
+      **arguments: arguments of TensorFlow's function, by keyword, except `is_chief` and `master`.
 
     Returns:
-      A MonitoredSession.
+      A tf.compat.v1.train.MonitoredSession.
 
     Raises:
-      ValueError: `is_chief` or `master` is given; or `init` was not called.
-      GuardError: an optimizer in the graph updates by gradients that nothing has reduced.
+      ValueError: `is_chief` or `master` was passed, or `init` was not called.
+      GuardError: an optimizer in the graph applies gradients that were not reduced.
+
+    Example:
+      with tf.Graph().as_default():
+          tf.compat.v1.train.create_global_step()
+          reduced = hvd.allreduce(tf.ones([2]))
+          with hvd.MonitoredTrainingSession() as session:
+              session.run(reduced)
     """
     for name in ("is_chief", "master"):
         if name in arguments:
             raise ValueError(
-                f"{name}= is for TensorFlow's own clusters; here each rank has a session of its "
-                "own. Leave it out."
+                f"{name}= is for TensorFlow's own clusters, but here each rank has a separate "
+                f"session. Remove {name}=."
             )
     given = [*(hooks or ()), BroadcastGlobalVariablesHook(root_rank)]
     if basics.rank() != root_rank:

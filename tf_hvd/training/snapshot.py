@@ -1,15 +1,18 @@
-"""The state that each rank has for itself: collected, and restored when a training resumes.
+"""Save the state that each rank keeps outside variables, and restore it when training resumes.
 
-Keras' BackupAndRestore (keras/rank_state.py) and elastic states (elastic/state.py) keep it, the one
-in a file beside Keras' backup, the other in commits:
+This state includes:
 
-- the random numbers of Python and NumPy, and of generators outside of the model's variables;
-- sums of gradients of an update that is not complete (`backward_passes_per_step`);
-- the place in the rank's data, and what else somebody follows.
+- the states of Python's and NumPy's random generators, and of generators that are not among the
+  model's variables;
+- sums of gradients of an incomplete update (`backward_passes_per_step`);
+- the position in the rank's data, and other parts that a caller registers.
 
-Variables are collected by those who keep them, as they know which ones differ from rank to rank:
-resume compares them with the first rank's, where names may be others than before; elastic states
-look whether they were assigned to, and have one name for each in all starts.
+BackupAndRestore (keras/rank_state.py) stores the state in a file next to Keras' backup. Elastic
+states (elastic/state.py) store it in commits.
+
+Both callers save variables themselves, because they have different ways to find variables that
+differ between ranks. BackupAndRestore compares them with the first rank's variables. Elastic states
+check whether a variable was assigned to.
 """
 
 from __future__ import annotations
@@ -26,11 +29,13 @@ _PASSES = "passes"
 
 
 class Snapshot:
-    """The state of one rank, in named parts.
+    """The state of one rank, as parts with names.
 
     Args:
-      generators: gives the variables of random numbers that are not among the model's, by name.
-      aggregations: gives what adds up the passes of each optimizer; None: there is no optimizer.
+      generators: function that returns the state variables of random generators, by name, except
+        those among the model's variables.
+      aggregations: function that returns the gradient aggregations of all optimizers. None
+        (default) if there are no optimizers.
     """
 
     def __init__(
@@ -40,7 +45,7 @@ class Snapshot:
     ) -> None:
         self._generators = generators
         self._parts: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {}
-        self._taken: dict[str, Any] = {}  # for parts that are not followed yet
+        self._taken: dict[str, Any] = {}  # for parts that are not registered yet
         if aggregations is not None:
             self.follow(
                 _PASSES,
@@ -49,9 +54,14 @@ class Snapshot:
             )
 
     def follow(self, name: str, collect: Callable[[], Any], restore: Callable[[Any], None]) -> None:
-        """Has a part collected, in place of one of the same name.
+        """Register a part of the state; it replaces a part with the same name.
 
-        One that was taken before is restored at once.
+        If the state was restored before and contains this part, the part is restored immediately.
+
+        Args:
+          name: name of the part.
+          collect: function that returns the part.
+          restore: function that restores the part from the result of `collect`.
         """
         self._parts[name] = collect, restore
         if name in self._taken:
@@ -65,7 +75,7 @@ class Snapshot:
         return {name: collect() for name, (collect, _) in self._parts.items()}
 
     def restore(self, collected: Mapping[str, Any]) -> None:
-        """Takes parts back; those that are not followed yet as soon as they are."""
+        """Restore the parts of a state; a part that is registered later is restored then."""
         self._taken = dict(collected)
         for name in self._taken.keys() & self._parts.keys():
             self._parts[name][1](self._taken.pop(name))
@@ -75,14 +85,14 @@ class Snapshot:
         return {"python": random.getstate(), "numpy": np.random.get_state(), "states": states}
 
     def restore_random_numbers(self, found: Mapping[str, Any]) -> None:
-        """Takes back what `random_numbers` gave, if that is in it."""
+        """Restore the result of `random_numbers`, if it contains Python's state."""
         if "python" not in found:
             return
         random.setstate(found["python"])
         np.random.set_state(found["numpy"])
-        there = self._generators()
-        for name in there.keys() & found["states"].keys():
-            there[name].assign(found["states"][name])
+        known = self._generators()
+        for name in known.keys() & found["states"].keys():
+            known[name].assign(found["states"][name])
 
 
 def _restore_passes(aggregations: Sequence[GradientAggregation], found: Sequence[Any]) -> None:

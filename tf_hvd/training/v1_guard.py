@@ -1,8 +1,8 @@
-"""Stops training by optimizers of tf.compat.v1 whose gradients nothing has reduced.
+"""Stop training by tf.compat.v1 optimizers with gradients that were not reduced.
 
-What the guard of Keras is for Keras (tf_hvd.keras.guard), and turned off as it is. In
-a graph, that of a v1 session or of a tf.function, it is known where gradients come
-from. In eager mode only whether anything was sent since a variable's last update.
+This guard corresponds to the guard for Keras (tf_hvd.keras.guard), and uses the same switch. In the
+graph of a v1 session or of a tf.function, the guard finds the origin of gradients. In eager mode it
+only checks whether this process has called a collective since a variable's previous update.
 """
 
 import sys
@@ -29,19 +29,19 @@ from tf_hvd.core.tensorflow_hooks import (
 from tf_hvd.training import dataflow, guard
 
 _VARIABLES = ("ReadVariableOp", "VarHandleOp", "Variable", "VariableV2")
-# Ops of training, by the beginning of their type.
+# Op types that train begin with one of these.
 _TRAINING = ("Apply", "ResourceApply", "ResourceSparseApply", "SparseApply")
-# The same if an optimizer has made them, which puts them under this name.
+# Op types that begin with one of these train if an optimizer created the op, under _UPDATE.
 _WRITES = ("AssignSub", "ResourceScatter", "Scatter")
 _UPDATE = "/update_"
 
 
 class _Flow(dataflow.Tracing):
-    """Where gradients come from, those that tf.gradients has made too."""
+    """A search for the origin of gradients, including gradients that tf.gradients created."""
 
     def node(self, key: Any) -> Any:
         node = super().node(key)
-        # tf.gradients says so of what it makes; names would not do, for it takes any.
+        # tf.gradients marks its ops; names would prove nothing, because it accepts any.
         if is_of_gradients(key):
             node.backward, node.reduces = True, False
         return node
@@ -52,62 +52,70 @@ class _Flow(dataflow.Tracing):
 
 
 def _sent() -> int:
-    """How many requests this process has made; negative before `init`."""
+    """Return the number of this process's collective requests so far; negative before `init`."""
     return int(_native.library.tf_hvd_submitted_count())
 
 
 class GradientCheck:
     def __init__(self) -> None:
         self._first = _sent()
-        self._last: dict[int, int] = {}  # at the last update, by the variable's id
+        self._last: dict[int, int] = {}  # requests at the last update, by the variable's id
         restart_in_each_job(self)
 
     def restart(self) -> None:
-        """Another job begins, in which requests are counted from 0 again."""
+        """Restart in a new job, in which requests are counted from 0 again."""
         self._first = _sent()
         self._last.clear()
 
     @verbatim
     def before_update(self, kind: str, pairs: Sequence[tuple[Any, Any]], only_added: bool) -> None:
-        """An optimizer of some kind is about to update variables by gradients that must be reduced.
+        """Check that gradients were reduced before an optimizer applies them.
 
-        `only_added`: whether nothing need have been sent. Looked at in eager mode only.
+        Args:
+          kind: name of the optimizer, for the error.
+          pairs: gradients and variables.
+          only_added: whether these gradients are only added up, without a collective. Used only in
+            eager mode.
 
         Raises:
-          GuardError: nothing has reduced the gradients.
+          GuardError: the gradients were not reduced.
         """
         if not pairs or not guard.watches():
             return
         if tf.executing_eagerly():
-            # In asynchronous execution a request may be made after this.
+            # With asynchronous execution a request may be made later.
             known = tf.config.experimental.get_synchronous_execution() and not only_added
             wrong = known and not self._sent_for([variable for _, variable in pairs])
         else:
             wrong = _Flow(enclosing_graphs()).unreduced([gradient for gradient, _ in pairs])
         if wrong:
-            raise guard.GuardError(
+            raise guard.NotDistributedError(
                 guard.not_reduced(
-                    "Use compute_gradients() or minimize() of the distributed optimizer, "
-                    "which reduce.\nOr reduce yourself: tf_hvd.DistributedGradientTape, "
-                    "tf_hvd.allreduce. Reducing the loss is not enough.",
+                    "Call compute_gradients() or minimize() on the distributed optimizer; both "
+                    "reduce the gradients.\nOr reduce the gradients yourself, with "
+                    "tf_hvd.DistributedGradientTape or tf_hvd.allreduce. Reducing the loss is not "
+                    "enough.",
                     f"apply_gradients() of {kind} was given gradients that were",
                 )
             )
 
     def _sent_for(self, variables: Sequence[Any]) -> bool:
-        """Whether anything was sent since the last update of one of them."""
+        """Return whether a collective was called since the last update of one of the variables."""
         sent = _sent()
         before = [self._last.get(id(variable), self._first) for variable in variables]
         self._last.update((id(variable), sent) for variable in variables)
         return min(before) < sent
 
 
-# Names of ops in graphs that distributed optimizers answer for.
+# Names of ops in graphs that distributed optimizers created and check themselves.
 _answered: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
 
 
 class AnsweredFor:
-    """Within it, ops are made by a distributed optimizer, which has checks of its own."""
+    """Exclude the ops created within the block from `check_graph`.
+
+    A distributed optimizer creates these ops, and makes its own checks.
+    """
 
     def __enter__(self) -> None:
         self._graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
@@ -123,7 +131,11 @@ class AnsweredFor:
 
 
 def check_graph(graph: Any) -> None:
-    """A session is about to train what is in a v1 graph."""
+    """Check a v1 graph before a session trains with it.
+
+    Raises:
+      GuardError: an optimizer in the graph applies gradients that were not reduced.
+    """
     if not guard.watches():
         return
     flow = _Flow([graph])
@@ -135,18 +147,18 @@ def check_graph(graph: Any) -> None:
             if tensor.dtype not in (tf.resource, tf.variant) and not is_reference(tensor)
         ]
         if flow.unreduced(inputs):
-            raise guard.GuardError(
+            raise guard.NotDistributedError(
                 guard.not_reduced(
-                    "Wrap the optimizer before its updates are made: "
-                    "tf_hvd.DistributedOptimizer(optimizer).\nTo broadcast the variables, or to "
-                    "reduce the loss, is not enough.",
-                    f"the graph of this session has updates ({name}) by gradients that were",
+                    "Wrap the optimizer before its updates are created: "
+                    "tf_hvd.DistributedOptimizer(optimizer).\nIt is not enough to broadcast the "
+                    "variables or to reduce the loss.",
+                    f"the graph of this session has updates ({name}) with gradients that were",
                 )
             )
 
 
 def _updates(graph: Any, library: dataflow.Library) -> dict[str, list[Any]]:
-    """Ops that train and that nobody answers for, for each optimizer, by its name."""
+    """Return the training ops that no distributed optimizer created, by the optimizer's name."""
     trained = {
         op_of_variable(variable)
         for variable in graph.get_collection(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES)
@@ -165,7 +177,7 @@ def _updates(graph: Any, library: dataflow.Library) -> dict[str, list[Any]]:
 
 
 def _trains(type_name: str, name: str) -> bool:
-    """Whether an optimizer has made it, to change a variable or a slot."""
+    """Return whether an optimizer created the op to change a variable or a slot."""
     return _UPDATE in f"/{name}" and type_name.startswith(_TRAINING + _WRITES)
 
 
@@ -174,7 +186,7 @@ def _called(node: Any) -> set[str]:
 
 
 def _training_functions(library: dataflow.Library) -> set[str]:
-    """The functions in which an optimizer updates, those that tf.cond has made among them."""
+    """Return the functions in which an optimizer updates variables, such as tf.cond branches."""
     try:
         definitions = library.definitions()
     except ValueError:  # constants of more than two gigabytes
@@ -194,10 +206,12 @@ def _training_functions(library: dataflow.Library) -> set[str]:
 
 
 def refuse_in_loss_scaler(what: str) -> None:
-    """Refuses to be within the v1 optimizer that scales losses by numbers that change.
+    """Raise ValueError inside the v1 optimizer that scales losses by changing factors.
 
-    It looks at the gradients of each call and then applies them or not: ranks would
-    decide differently, and the sum of several calls would have parts of several scales.
+    That optimizer inspects the gradients of each call, and applies them only if they are finite.
+    Ranks would decide differently, and a sum over several calls would mix several scales.
+
+    `what` is the argument of the distributed optimizer that causes the conflict, for the error.
     """
     frame: Any = sys._getframe(1)
     while frame is not None:
@@ -205,9 +219,9 @@ def refuse_in_loss_scaler(what: str) -> None:
         if isinstance(caller, MixedPrecisionLossScaleOptimizer):
             if isinstance(loss_scale_of(caller), DynamicLossScale):
                 raise ValueError(
-                    f"a distributed optimizer with {what} cannot be inside of "
-                    "MixedPrecisionLossScaleOptimizer, whose scale and updates would differ "
-                    "between ranks. Wrap the other way round: tf_hvd.DistributedOptimizer("
+                    f"a distributed optimizer with {what} cannot be inside a "
+                    "MixedPrecisionLossScaleOptimizer, because scale and updates would differ "
+                    "between ranks. Wrap in the opposite order: tf_hvd.DistributedOptimizer("
                     f"MixedPrecisionLossScaleOptimizer(optimizer, loss_scale), {what})."
                 )
             return

@@ -4,9 +4,8 @@ Bazel 4 has the C++, Java and proto rules built in, but its @bazel_tools loads
 them through @rules_cc, @rules_java and @rules_proto, which it would download.
 Each of these is written here in a few lines that re-export the built-in rule.
 It would also download its coverage tools before it runs any test; this project
-measures no coverage with Bazel, so an empty repository stands in for them.
-From Bazel 5 on, the versions that a Bazel wants are its own business: nothing
-is declared, and it fetches what it needs.
+measures no coverage with Bazel, so an empty repository replaces them.
+From Bazel 5 on nothing is declared: each Bazel fetches the versions it needs.
 """
 
 def _native_rules_impl(repository_ctx):
@@ -26,7 +25,7 @@ _native_rules = repository_rule(
         "package": attr.string(mandatory = True),
         "rules": attr.string_list(mandatory = True),
     },
-    doc = "A repository whose <package>/defs.bzl re-exports built-in rules.",
+    doc = "A repository with <package>/defs.bzl files that re-export built-in rules.",
 )
 
 def _no_coverage_tools_impl(repository_ctx):
@@ -38,7 +37,7 @@ package(default_visibility = ["//visibility:public"])
 
 _no_coverage_tools = repository_rule(
     implementation = _no_coverage_tools_impl,
-    doc = "Satisfies @bazel_tools//tools/test, which `bazel coverage` alone uses.",
+    doc = "Satisfies @bazel_tools//tools/test, which only `bazel coverage` uses.",
 )
 
 def _is_bazel_4():
@@ -47,7 +46,7 @@ def _is_bazel_4():
     return not version or not version[0].isdigit() or version.startswith("4.")
 
 def bazel_rules_repositories():
-    """Declares what Bazel of the 4 series would download."""
+    """Declares the repositories that Bazel 4 would download."""
     if not _is_bazel_4():
         return
     _native_rules(

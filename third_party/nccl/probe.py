@@ -1,4 +1,4 @@
-"""Prints the folder that holds nccl.h, for Bazel: the NCCL wheel's or the system's."""
+"""Prints the path of nccl.h, from the NCCL wheel or from the system, for Bazel."""
 
 import importlib.util
 import pathlib

@@ -1,4 +1,4 @@
-"""Prints where NVRTC 12 is and its version, for Bazel.
+"""Prints the path and the version of NVRTC 12, for Bazel.
 
 The library compiles code for GPUs, on any machine.
 """

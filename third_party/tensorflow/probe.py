@@ -1,4 +1,4 @@
-"""Prints where TensorFlow is and how to compile against it, for Bazel."""
+"""Prints the path of TensorFlow and the flags to compile against it, for Bazel."""
 
 import tensorflow as tf
 

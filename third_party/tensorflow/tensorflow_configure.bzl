@@ -16,7 +16,7 @@ cc_library(
     includes = ["include"],
 )
 
-# What XLA's headers want, and the wheel lacks.
+# Headers that XLA's headers include, but that the wheel lacks.
 cc_library(
     name = "xla_headers",
     hdrs = glob(
@@ -35,7 +35,7 @@ filegroup(
 )
 """
 
-_DEFS = '''"""What TensorFlow said about itself."""
+_DEFS = '''"""Properties of the installed TensorFlow."""
 
 TF_VERSION = "{version}"
 TF_MINOR = "{minor}"
@@ -44,23 +44,22 @@ TF_CXX11_ABI = {abi}
 TF_LIBRARY = "{library}"
 TF_LIBRARY_DIR = "{lib}"
 
-# Whether steps can be compiled by XLA with what is built: its headers are all
-# there.
+# Whether the build includes XLA's part: all of XLA's headers exist.
 TF_HAS_XLA = {has_xla}
 
 # The interpreter that runs the build's own scripts.
 TF_PYTHON = "{python}"
 '''
 
-# TensorFlow's own, which some of its wheels have left out.
+# TensorFlow's own headers, which some of its wheels lack.
 _XLA_HEADERS = [
     "tensorflow/compiler/tf2xla/xla_op_kernel.h",
     "xla/ffi/api/ffi.h",
     "xla/hlo/builder/xla_builder.h",
 ]
 
-# Of libhighwayhash-dev and libfarmhash-dev. Linked one by one, for a compiler
-# that looks for headers elsewhere than in the machine's folders.
+# From libhighwayhash-dev and libfarmhash-dev. Linked one by one, for a compiler that does not
+# search the machine's folders.
 _XLA_EXTRA = {
     "/usr/include/farmhash.h": "farmhash.h",
     "/usr/include/highwayhash": "highwayhash",
@@ -104,5 +103,5 @@ tensorflow_configure = repository_rule(
     ),
     environ = TENSORFLOW_ENVIRON,
     local = False,
-    doc = "Asks tf.sysconfig; importing TensorFlow takes seconds, so only once per environment.",
+    doc = "Queries tf.sysconfig, only once per environment, because importing TensorFlow takes seconds.",
 )

@@ -12,11 +12,11 @@
 namespace tf_hvd {
 namespace {
 
-// The rows of most operations. There is memory for all that may be under way
-// from the start; for more rows it is made when it is needed.
+// The rows of most operations. Memory of this size for all operations that may
+// be in progress is allocated at the start; more is allocated when needed.
 constexpr size_t kRowBytes = size_t{128} << 10;
 
-// What lies between the tensors of a call, at most.
+// Maximum total size of the gaps between a call's tensors.
 constexpr size_t kSpareGaps = size_t{64} << 10;
 
 }  // namespace
@@ -102,9 +102,9 @@ Status GpuBackend::CommunicatorOf(
   const int used = (*communicator)->device()->ordinal();
   if (used == on.device->ordinal()) return Status::Ok();
   return FailedPrecondition(
-      "a tensor lies on GPU " + std::to_string(on.device->ordinal()) +
-      ", and this rank has used GPU " + std::to_string(used) +
-      " in this process set; a rank has one GPU");
+      "a tensor is on GPU " + std::to_string(on.device->ordinal()) +
+      ", but this rank has used GPU " + std::to_string(used) +
+      " in this process set; use one GPU per rank");
 }
 
 Status GpuBackend::OnDeviceOf(const OperationSpec& spec, OnDevice** on) {
@@ -113,7 +113,7 @@ Status GpuBackend::OnDeviceOf(const OperationSpec& spec, OnDevice** on) {
   if (spec.memory.device >= 0) {
     TF_HVD_RETURN_IF_ERROR(devices_->OfOrdinal(spec.memory.device, &device));
   } else if (of_set != communicators_by_set_.end()) {
-    device = of_set->second->device();  // joined: where it was before
+    device = of_set->second->device();  // joined: the device used before
   } else if (spec.set == kWorldSet && by_mpi_ != nullptr) {
     device = by_mpi_->device();
   } else {
@@ -187,12 +187,12 @@ Status GpuBackend::FindHost(const OperationSpec& spec, Backend** host) const {
     *host = one;
     return Status::Ok();
   }
-  return Internal("bug in tf_hvd: nothing serves the bootstrap of NCCL");
+  return Internal("bug in tf_hvd: no backend accepts the bootstrap of NCCL");
 }
 
-// What is left of a communicator when its last operation has ended takes time,
-// and waits for the other ranks, who may wait for this one's progress: a thread
-// of its own ends it.
+// Ending a communicator after its last operation takes time, and waits for the
+// other ranks, which may wait for this one's progress. So a separate thread
+// ends it.
 std::shared_ptr<NcclCommunicator> GpuBackend::NewCommunicator(
     const std::shared_ptr<GpuDevice>& device) {
   ForgetEnded();
@@ -238,7 +238,7 @@ void GpuBackend::Close(bool clean) {
   if (!clean) static_cast<void>(AbortAll());
   communicators_by_set_.clear();
   by_mpi_.reset();
-  ending_.clear();  // which waits for them
+  ending_.clear();  // waits for them
 }
 
 }  // namespace tf_hvd

@@ -1,15 +1,15 @@
-// GpuBackend: collectives of tensors in the memory of GPUs. Each device has
-// streams of ours that pack, call NCCL and unpack (plan.h), on each of which
-// operations lie in the agreed order. They wait for TensorFlow's and for each
-// other by events, on the device; that an operation has ended is found by
-// looking at another event, for which a host function of the device's rings.
-// No thread waits for a device.
+// GpuBackend: collectives of tensors in GPU memory. Each device has streams of
+// this backend for packing, NCCL calls and unpacking (plan.h); each stream has
+// its operations in the agreed order. On the device they wait for TensorFlow's
+// streams and for each other by events. Another event, polled when the device's
+// host function rings, shows that an operation has ended. No thread waits for a
+// device.
 //
-// A set of several ranks has a communicator of NCCL, made when its first
-// operation comes: its ranks exchange, by a host's backend, who they are. Where
-// NCCL is not to be used, the set of all ranks has one of a CUDA-aware MPI.
+// A set of several ranks has an NCCL communicator, made by its first operation:
+// its ranks exchange their identities through a host backend. If NCCL is not
+// used, the set of all ranks has a communicator of a CUDA-aware MPI.
 //
-// As Backend: holder of the progress lock only.
+// As for Backend, called only by the holder of the progress lock.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_GPU_BACKEND_H_
 #define TF_HVD_RUNTIME_TRANSPORT_GPU_BACKEND_H_
 
@@ -36,32 +36,32 @@ namespace tf_hvd {
 class GpuOperation;
 
 struct GpuOptions {
-  // Of each device: in its halves tensors are put together. The same on all
-  // ranks.
+  // Size per device of the memory with two halves for packed tensors. The same
+  // on all ranks.
   size_t staging_bytes = size_t{64} << 20;
   GpuLimits limits;
-  // Wakes whoever looks, when an operation has ended: at any time, also after
-  // the backend is gone (device_bell.h). Null: nobody sleeps.
+  // Called by a device when an operation has ended, to wake the polling thread:
+  // at any time, also after the backend was destroyed (device_bell.h). Null: no
+  // thread sleeps.
   HostFunction ring;
-  // Whether ranks may share a device, as NCCL allows it where each of them
-  // claims to be on a host of its own (NCCL_HOSTID).
+  // Whether ranks may share a device, which NCCL allows if each of them claims
+  // to be on a separate host (NCCL_HOSTID).
   bool shared_devices = false;
-  // What NCCL may take to end a communicator, in peace or by force.
+  // Time limit for ending an NCCL communicator, either normally or by abort.
   int64_t end_limit_ns = 10 * kSecond;
-  // Of these NCCL serves none of several ranks.
+  // Kinds that several ranks do not execute through NCCL.
   std::set<OpKind> not_by_nccl;
-  // Makes a communicator of all ranks for a device, for what MpiCanDo. Null
-  // unless all ranks' MPI is CUDA-aware.
+  // Makes a communicator of all ranks for a device, for operations that
+  // MpiCanDo. Null unless all ranks' MPI is CUDA-aware.
   std::function<std::shared_ptr<GpuCommunicator>(std::shared_ptr<GpuDevice>)>
       connect_by_mpi;
 };
 
 class GpuBackend final : public Backend {
  public:
-  // `devices`, and what `hosts` hold, outlive the backend. `nccl`: null unless
-  // all ranks have it. `names`: "rank 3
-  // (host)", by rank. `hosts`: the backends for memory of the host, in the
-  // order in which they are asked.
+  // `devices`, and the objects in `hosts`, outlive the backend. `nccl`: null
+  // unless all ranks have it. `names`: "rank 3 (host)", by rank. `hosts`: the
+  // backends for host memory, in the order in which they are asked.
   GpuBackend(GpuDevices* devices, const NcclApi* nccl, int rank,
              std::vector<std::string> names, std::vector<Backend*> hosts,
              const GpuOptions& options);
@@ -74,11 +74,12 @@ class GpuBackend final : public Backend {
   size_t window() const override { return 8; }
   void SetRemoved(int32_t set) override;
 
-  // Ends all communicators: in peace, all ranks together, or by force. No
-  // operation is under way.
+  // Ends all communicators: normally, together with all ranks, or by abort. No
+  // operation is in progress.
   void Close(bool clean);
 
-  // For tests: what it keeps of communicators, and of their ends.
+  // For tests: the number of communicators that it holds, including ending
+  // ones.
   size_t kept() const { return communicators_.size() + ending_.size(); }
 
  private:
@@ -86,49 +87,50 @@ class GpuBackend final : public Backend {
 
   enum StreamKind { kPack, kCalls, kUnpack, kBell, kStreams };
 
-  // What this rank has on one of its devices.
+  // This rank's state on one of its devices.
   struct OnDevice {
     std::shared_ptr<GpuDevice> device;
     CudaStream streams[kStreams] = {};
     std::shared_ptr<char> staging;
-    GpuMemory half = kFirstHalf;  // that comes next
+    GpuMemory half = kFirstHalf;  // used next
     std::shared_ptr<char> spare;  // null until a rank that joined needs it
-    // When the last use of each GpuMemory will have ended.
+    // When the last use of each GpuMemory ends.
     std::shared_ptr<GpuEvent> last_uses[kGpuMemories];
-    std::deque<GpuOperation*> running;  // all on the streams, in their order
+    // All entirely on the streams, in their order.
+    std::deque<GpuOperation*> running;
   };
-  // Pinned memory for what an operation's launches read. It is kept.
+  // Pinned memory with the rows of an operation's launches. It is reused.
   struct Rows {
     std::shared_ptr<char> memory;
     size_t bytes = 0;
     int ordinal = -1;
   };
 
-  // One way for each kind of collective: NCCL, or MPI; and the host's memory
-  // for what that cannot do.
+  // Whether a kind of collective uses NCCL or MPI; operations that these do not
+  // support go through host memory.
   bool TakesNccl(OpKind kind) const;
   bool ByNccl(const OperationSpec& spec) const;
   bool ByMpi(const OperationSpec& spec) const;
   Status OnDeviceOf(const OperationSpec& spec, OnDevice** on);
-  // `host`: by which the ranks of a new communicator of NCCL bootstrap it; null
-  // for all others.
+  // `host`: the backend through which the ranks bootstrap a new NCCL
+  // communicator; null for existing ones.
   Status CommunicatorOf(const OperationSpec& spec, const OnDevice& on,
                         std::shared_ptr<GpuCommunicator>* communicator,
                         Backend** host);
   Status TakeRows(const OnDevice& on, size_t bytes, Rows* rows);
   Status AddRows(const std::shared_ptr<GpuDevice>& device, size_t blocks,
                  size_t bytes);
-  // As much memory as any plan needs; at least `bytes`.
+  // Memory for the needs of any plan; at least `bytes`.
   Status Spare(OnDevice* on, size_t bytes, char** memory);
-  // What may still be written to is kept for as long as the process.
+  // Keeps memory that may still be written to until the process exits.
   void KeepMemory();
   void GiveBack(Rows rows) { free_rows_.push_back(std::move(rows)); }
   Status FindHost(const OperationSpec& spec, Backend** host) const;
-  // False if something may still write to memory.
+  // False if memory may still be written to.
   bool AbortAll();
   std::shared_ptr<NcclCommunicator> NewCommunicator(
       const std::shared_ptr<GpuDevice>& device);
-  // What is left of communicators that have ended.
+  // Forgets communicators that have ended.
   void ForgetEnded();
 
   GpuDevices* const devices_;
@@ -140,11 +142,11 @@ class GpuBackend final : public Backend {
   std::map<int, OnDevice> on_devices_;  // by ordinal
   std::map<int32_t, std::shared_ptr<NcclCommunicator>> communicators_by_set_;
   std::shared_ptr<GpuCommunicator> by_mpi_;  // of all ranks; null until used
-  // Operations that are not all on the streams yet, in the agreed order: the
-  // first may put more there.
+  // Operations that are not entirely on the streams yet, in the agreed order:
+  // only the first may add to the streams.
   std::deque<GpuOperation*> putting_;
   std::vector<Rows> free_rows_;
-  // All; and those whose ends are under way, or were when it was last looked.
+  // All communicators; and those that were ending at the last check.
   std::vector<std::weak_ptr<NcclCommunicator>> communicators_;
   std::vector<std::future<void>> ending_;
   bool aborted_ = false;

@@ -1,8 +1,8 @@
-// GpuCommunicator: what carries a collective from GPU to GPU between the steps
-// that pack and unpack: NCCL (nccl_communicator.h), or an MPI that reads and
-// writes the memory of GPUs (mpi_communicator.h).
+// GpuCommunicator: moves the data of a collective from GPU to GPU between the
+// steps that pack and unpack: NCCL (nccl_communicator.h), or an MPI that reads
+// and writes GPU memory (mpi_communicator.h).
 //
-// Holder of the progress lock only.
+// Called only by the holder of the progress lock.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_GPU_COMMUNICATOR_H_
 #define TF_HVD_RUNTIME_TRANSPORT_GPU_COMMUNICATOR_H_
 
@@ -24,19 +24,19 @@ class GpuCommunicator {
   GpuCommunicator(const GpuCommunicator&) = delete;
   GpuCommunicator& operator=(const GpuCommunicator&) = delete;
 
-  // Whether what comes behind the last call may be put on its stream, another
-  // call too. Tells errors of what was under way before, which come at any
+  // Whether work that follows the last call, including another call, may be put
+  // on its stream. Also reports errors of earlier calls, which may occur at any
   // time.
   virtual Status Ready(bool* ready) = 0;
 
-  // A call that begins when the stream has come so far. Only when ready.
+  // Adds a call that starts when the stream reaches it. Only when ready.
   virtual Status Put(const GpuCall& call, CudaStream stream) = 0;
 
-  // Whether its calls reduce what they move.
+  // Whether its calls can reduce.
   virtual bool reduces() const { return true; }
 
-  // False while a call may write to memory that nobody can take back (MPI's;
-  // NCCL's are aborted).
+  // False while a call may write to memory and cannot be cancelled (MPI's;
+  // NCCL's calls are aborted).
   virtual bool at_rest() const { return true; }
 
   const std::shared_ptr<GpuDevice>& device() const { return device_; }

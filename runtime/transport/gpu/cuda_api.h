@@ -1,20 +1,19 @@
 // CudaApi: the table of the CUDA driver's functions that tf_hvd calls, in types
-// that need no cuda.h. libraries.cc fills it from the driver that was found
-// at run time; tests fill it with a software GPU (tests/gpu/).
+// that do not need cuda.h. libraries.cc fills it from the driver found at run
+// time; tests fill it with a software GPU (tests/gpu/).
 //
-// The names are the driver's without "cu"; so is what they do, and CUDA's
-// documentation tells it. Functions return 0 (CUDA_SUCCESS) or an error that
-// error_name and error_string tell the meaning of. Any thread; a context is
-// current on a thread.
+// The names are the driver's without "cu"; for their behaviour see CUDA's
+// documentation. Functions return 0 (CUDA_SUCCESS) or an error; error_name and
+// error_string describe it. Any thread; a context is current on a thread.
 //
-// Nothing here waits for the device: there is no synchronize in the table.
+// No function waits for the device: the table has no synchronize.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_GPU_CUDA_API_H_
 #define TF_HVD_RUNTIME_TRANSPORT_GPU_CUDA_API_H_
 
 #include <cstddef>
 #include <cstdint>
 
-// What CUDA's handles point to, by the names that cuda.h has for it.
+// The types behind CUDA's handles, with cuda.h's names.
 struct CUctx_st;
 struct CUevent_st;
 struct CUfunc_st;

@@ -8,7 +8,7 @@
 namespace tf_hvd {
 namespace {
 
-// Made at a time.
+// Number created at once.
 constexpr int kEvents = 64;
 
 }  // namespace
@@ -70,8 +70,8 @@ Status GpuDevice::Init() {
                api_->device_primary_ctx_retain(&context_, device_));
 }
 
-// Only when nothing of it is used any more. What the driver says no longer
-// matters: it may have been unloaded at the end of the process.
+// Only when nothing uses it any more. Errors of the driver are ignored: it may
+// have been unloaded at the end of the process.
 GpuDevice::~GpuDevice() {
   if (context_ == nullptr) return;
   {
@@ -117,7 +117,8 @@ Status GpuDevice::Record(CudaStream stream, std::shared_ptr<GpuEvent>* event) {
   return Check("cuEventRecord", api_->event_record(recorded, stream));
 }
 
-// Many at once: a step that has more under way than those before it makes none.
+// Many at once, so that a later step with more operations in progress creates
+// none.
 Status GpuDevice::AddEvents() {
   for (int i = 0; i < kEvents; ++i) {
     CudaEvent made = nullptr;
@@ -162,10 +163,10 @@ Status GpuDevice::Allocate(MemoryKind kind, size_t bytes,
   const int error = api_->mem_alloc(&address, bytes);
   if (error == kCudaOutOfMemory) {
     return Check("cuMemAlloc", error)
-        .WithContext("no memory for " +
+        .WithContext("cannot allocate " +
                      std::to_string((bytes + (1 << 20) - 1) >> 20) +
-                     " MiB in which tensors are put together; let TensorFlow "
-                     "leave some: TF_FORCE_GPU_ALLOW_GROWTH=true, or "
+                     " MiB of GPU memory for packing tensors. Enable memory "
+                     "growth: TF_FORCE_GPU_ALLOW_GROWTH=true, or "
                      "tf.config.experimental.set_memory_growth");
   }
   TF_HVD_RETURN_IF_ERROR(Check("cuMemAlloc", error));

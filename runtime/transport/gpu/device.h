@@ -1,9 +1,9 @@
-// GpuDevice: one GPU as this process uses it: its context (the one that
-// TensorFlow uses too), events that are used again, memory that is kept, and
-// the kernels that tf_hvd brings. Status says which call of CUDA failed.
+// GpuDevice: one GPU as used by this process: its context (shared with
+// TensorFlow), a pool of events, memory that is reused, and tf_hvd's kernels.
+// An error Status names the CUDA call that failed.
 //
-// Any thread; each call makes the context current for itself. Nothing waits for
-// the device, but for what allocates, once.
+// Any thread; each call makes the context current. Nothing waits for the
+// device, except the first allocations.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_GPU_DEVICE_H_
 #define TF_HVD_RUNTIME_TRANSPORT_GPU_DEVICE_H_
 
@@ -24,8 +24,9 @@ namespace tf_hvd {
 
 class GpuDevice;
 
-// What a stream has done so far when it was recorded. Goes back to its device's
-// pool at the end of its life: what waits for it on the device does so still.
+// The work on a stream up to the point where the event was recorded. The
+// destructor returns it to its device's pool; work on the device that waits for
+// it still does.
 class GpuEvent {
  public:
   GpuEvent(std::shared_ptr<GpuDevice> device, CudaEvent event)
@@ -43,20 +44,20 @@ class GpuEvent {
   const CudaEvent event_;
 };
 
-// What the driver calls, with its argument.
+// A function that the driver calls, with its argument.
 struct HostFunction {
   void (*fn)(void* data) = nullptr;
   void* data = nullptr;
 };
 
-// An error of the driver's: "cuMemAlloc failed: CUDA_ERROR_OUT_OF_MEMORY (out
-// of memory)". Ok if `error` is none.
+// An error of the driver: "cuMemAlloc failed: CUDA_ERROR_OUT_OF_MEMORY (out of
+// memory)". Ok if `error` is 0.
 Status FromCuda(const CudaApi& api, const char* call, int error);
 
 class GpuDevice : public std::enable_shared_from_this<GpuDevice> {
  public:
-  // `api` outlives the device. `ordinal`: among the devices that the process
-  // sees.
+  // `api` outlives the device. `ordinal`: number among the devices visible to
+  // the process.
   static Status Open(const CudaApi* api, int ordinal,
                      std::shared_ptr<GpuDevice>* device);
   ~GpuDevice();
@@ -68,21 +69,21 @@ class GpuDevice : public std::enable_shared_from_this<GpuDevice> {
   const std::string& name() const { return name_; }
   const CudaUuid& uuid() const { return uuid_; }
 
-  // A stream that waits for no other by itself, before others where the device
-  // has a choice. It lives as long as the device.
+  // A stream without implicit synchronization, with a high priority if the
+  // device supports it. It lives as long as the device.
   Status NewStream(CudaStream* stream);
   Status Record(CudaStream stream, std::shared_ptr<GpuEvent>* event);
   Status Wait(CudaStream stream, const GpuEvent& event);
   Status HasFired(const GpuEvent& event, bool* fired);
 
-  // Memory of the device, or pinned memory of the host. To be freed when
-  // nothing touches it any more.
+  // Allocates memory of the device, or pinned host memory. Must not be freed
+  // while it is in use.
   Status Allocate(MemoryKind kind, size_t bytes, std::shared_ptr<char>* memory);
-  // Either side may be the device's or pinned.
+  // Either side may be on the device or pinned.
   Status Copy(CudaStream stream, void* to, const void* from, size_t bytes);
   Status Store(CudaStream stream, void* to, int32_t number);
 
-  // Calls `fn` with the device's context current, as NCCL wants it.
+  // Calls `fn` with the device's context current, as NCCL requires.
   template <typename Fn>
   Status Within(const Fn& fn) {
     const Current current(*this);
@@ -93,17 +94,18 @@ class GpuDevice : public std::enable_shared_from_this<GpuDevice> {
   // One of compute/device_kernels.cu.cc. `arguments` as for cuLaunchKernel.
   Status Launch(CudaStream stream, const std::string& kernel, unsigned blocks,
                 unsigned threads, void** arguments);
-  // `rows`: pinned memory for the move's, its until the launch has been done.
+  // `rows`: pinned memory for the rows of the move, in use until the launch is
+  // done.
   Status Launch(CudaStream stream, const GpuMove& move, char* rows);
 
-  // Calls it on a thread of the driver's when the stream has come so far. It
-  // must call nothing of CUDA's. Never called if the device fails before.
+  // Calls the function on a thread of the driver when the stream reaches it. It
+  // must not call CUDA. Never called if the device fails before.
   Status CallWhenDone(CudaStream stream, const HostFunction& function);
 
  private:
   friend class GpuEvent;
 
-  // Makes the device's context current, as long as it lives.
+  // Makes the device's context current while this object exists.
   class Current {
    public:
     explicit Current(const GpuDevice& device);

@@ -26,7 +26,8 @@ HostFunction DeviceBell::ring() const {
   return {[](void* data) {
             auto* const state = static_cast<State*>(data);
             const MutexLock lock(&state->mutex);
-            // Whether the rank sleeps or is about to: it looks once more.
+            // Rings whether or not the rank sleeps, because it may be about to:
+            // it then polls once more.
             if (state->doorbell != nullptr) state->doorbell->Ring();
           },
           state_};

@@ -1,10 +1,9 @@
-// DeviceBell: what a device rings when it has come to the end of an operation,
-// so that this rank's background thread may sleep until then.
+// DeviceBell: rung by a device at the end of an operation, so that this rank's
+// background thread may sleep until then.
 //
-// The driver calls `ring` on a thread of its own, at any time, also when what
-// it rings is no longer there: then it does nothing. Nobody can say when it has
-// been called for the last time: what it needs stays for as long as the
-// process.
+// The driver calls `ring` on one of its threads, at any time, even after the
+// doorbell was destroyed; it then does nothing. The last call cannot be
+// predicted, so the state is kept until the process exits.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_GPU_DEVICE_BELL_H_
 #define TF_HVD_RUNTIME_TRANSPORT_GPU_DEVICE_BELL_H_
 
@@ -15,9 +14,9 @@ namespace tf_hvd {
 
 class DeviceBell {
  public:
-  // `doorbell`: this rank's own. It outlives this.
+  // `doorbell`: this rank's. It outlives this object.
   explicit DeviceBell(Doorbell* doorbell);
-  // From now on it rings nothing.
+  // From now on `ring` does nothing.
   ~DeviceBell();
 
   DeviceBell(const DeviceBell&) = delete;

@@ -1,4 +1,4 @@
-// GpuDevices: the GPUs of this process, each opened when it is first used.
+// GpuDevices: the GPUs of this process, each opened at its first use.
 //
 // Any thread.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_GPU_DEVICES_H_
@@ -16,8 +16,8 @@ namespace tf_hvd {
 
 class GpuDevices {
  public:
-  // `api` outlives the devices. `preferred`: the one that a rank takes that
-  // has shown no tensor yet, if there are so many; otherwise the first.
+  // `api` outlives the devices. `preferred`: number of the device for a rank
+  // that has had no tensor yet, if it exists; otherwise the first.
   // `on_all_ranks`: every rank of the job has a driver.
   GpuDevices(const CudaApi* api, int preferred, bool on_all_ranks = true)
       : api_(api), preferred_(preferred), on_all_ranks_(on_all_ranks) {}
@@ -25,10 +25,10 @@ class GpuDevices {
   bool on_all_ranks() const { return on_all_ranks_; }
 
   Status OfOrdinal(int ordinal, std::shared_ptr<GpuDevice>* device);
-  // Of a stream that TensorFlow works on.
+  // The device of one of TensorFlow's streams.
   Status OfStream(CudaStream stream, std::shared_ptr<GpuDevice>* device);
-  // Where this rank does its part if it has no tensor: the device that it has
-  // used, or the preferred one.
+  // The device on which this rank takes part if it has no tensor: the one that
+  // it has used, or the preferred one.
   Status Any(std::shared_ptr<GpuDevice>* device);
 
  private:

@@ -15,8 +15,8 @@ namespace {
 constexpr char kCuda[] = "libcuda.so.1";
 constexpr char kNccl[] = "libnccl.so.2";
 
-// The table of a library, the same each time: the runtime may be reading it
-// while somebody asks what is there.
+// The table of a library. Always the same object, because the runtime may be
+// reading it during a query.
 template <typename Api>
 const Api* Kept(void* library, const Api& filled) {
   static Mutex mutex;
@@ -31,8 +31,8 @@ std::string LoaderText() {
   return text == nullptr ? std::string() : std::string(text);
 }
 
-// The first name that is missing, or null. The names are those of the binary
-// interface: cuda.h defines others as these.
+// The first missing name, or null. The names are those of the binary interface:
+// cuda.h maps others to them.
 const char* FillCuda(void* library, CudaApi* api) {
   Symbols symbols(library);
   symbols.Find("cuInit", &api->init);
@@ -113,7 +113,7 @@ void OpenCuda(const std::string& configured, GpuLibraries* libraries) {
   libraries->cuda = Kept(library, api);
 }
 
-// Where NCCL may be, and how it is opened there.
+// The candidates for NCCL, with the flags for loading each.
 std::vector<std::pair<std::string, int>> NcclPlaces(const GpuSearch& search) {
   if (!search.nccl_library.empty()) return {{search.nccl_library, RTLD_NOW}};
   std::vector<std::pair<std::string, int>> places;
@@ -143,7 +143,8 @@ void UseNccl(void* library, const std::string& path, GpuLibraries* libraries) {
   libraries->no_nccl.clear();
 }
 
-// A file that is there and cannot be opened says more than one that is not.
+// For an error, a file that exists but cannot be loaded is more informative
+// than a missing one.
 void OpenNccl(const GpuSearch& search, GpuLibraries* libraries) {
   bool is_there = false;
   for (const auto& [path, how] : NcclPlaces(search)) {

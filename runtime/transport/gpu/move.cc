@@ -5,10 +5,10 @@
 namespace tf_hvd {
 namespace {
 
-// So few rows are searched through.
+// Up to this number of rows, each thread searches all rows.
 constexpr size_t kFewRows = 4;
 
-// Complex numbers are scaled part by part.
+// Complex numbers are scaled component by component.
 DType PartsOf(DType dtype) {
   if (dtype == DType::kComplex64) return DType::kFloat32;
   return dtype == DType::kComplex128 ? DType::kFloat64 : dtype;
@@ -59,7 +59,7 @@ GpuMove MoveBuilder::Build() const {
     move.arguments.factor = scaling_.factor;
     move.arguments.divisor = scaling_.divisor;
   } else {
-    // The widest unit that all rows are made of, and aligned to.
+    // The widest unit that divides all rows, and to which all are aligned.
     uintptr_t bits = 8;
     for (const Run& run : runs_) {
       bits |= reinterpret_cast<uintptr_t>(run.input) |

@@ -1,6 +1,6 @@
 // GpuMove: one launch of a kernel that moves tensors within a device
-// (compute/device_moves.h), from what is to be moved to the kernel's name and
-// rows. Pure: addresses are only compared.
+// (compute/device_moves.h): computes the kernel's name and rows from the
+// tensors. Pure: addresses are only compared.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_GPU_MOVE_H_
 #define TF_HVD_RUNTIME_TRANSPORT_GPU_MOVE_H_
 
@@ -15,36 +15,37 @@
 namespace tf_hvd {
 
 struct GpuMove {
-  // Threads of a block, and the bytes that one moves.
+  // Threads of a block, and the bytes that one thread moves.
   static constexpr unsigned kThreads = 256;
   static constexpr int64_t kTileBytes = 32 * 1024;
 
   std::string kernel;
   std::vector<MoveRow> rows;
-  MoveArguments arguments{};  // but for the rows
+  MoveArguments arguments{};  // except the rows
 
   bool empty() const { return rows.empty(); }
   unsigned blocks() const {
     return static_cast<unsigned>((arguments.total + arguments.tile - 1) /
                                  arguments.tile);
   }
-  // What the device reads: the rows, then the one that each block begins in,
-  // where it would search for that in more than a few.
+  // The data that the device reads: the rows, then each block's first row, if
+  // the block would otherwise search more than a few rows.
   size_t row_bytes() const;
-  // `to`: memory that the device reads. Gives the arguments of the launch.
+  // `to`: memory that the device reads. Returns the arguments of the launch.
   MoveArguments WriteRows(char* to) const;
 };
 
-// What is done with elements on their way; nothing by default.
+// The conversion of moved elements; none by default.
 struct Scaling {
   DType dtype = DType::kUint8;
   double factor = 1.0;
   double divisor = 1.0;
-  // Compression: from float32 to `dtype`, or back, a half precision that it is
-  // scaled in.
+  // Compression: from float32 to `dtype`, or back; scaling is done in that half
+  // precision.
   enum class Cast { kNone, kNarrow, kWiden } cast = Cast::kNone;
 
-  // True if a copy of the bytes will not do: bools may be any byte but 0.
+  // True if copying the bytes is not sufficient: bools may be any byte except
+  // 0.
   bool needed() const {
     return factor != 1.0 || divisor != 1.0 || dtype == DType::kBool ||
            cast != Cast::kNone;
@@ -55,11 +56,11 @@ class MoveBuilder {
  public:
   explicit MoveBuilder(const Scaling& scaling) : scaling_(scaling) {}
 
-  // A null input stands for zeros; a null output for nowhere. With a cast,
-  // `bytes` are those of Scaling::dtype.
+  // A null input stands for zeros; with a null output the data is discarded.
+  // With a cast, `bytes` are those of Scaling::dtype.
   void Add(const void* input, void* output, int64_t bytes);
 
-  // Empty if there is nothing to be moved.
+  // Empty if nothing is moved.
   GpuMove Build() const;
 
  private:
@@ -73,9 +74,10 @@ class MoveBuilder {
   std::vector<Run> runs_;
 };
 
-// Between tensors of a half precision and their float32 accumulators, scaled as
-// LoadAccumulator and StoreAccumulator do. `rows`: of each, `end` is its own
-// number of elements; a null input stands for zeros, a null output for nowhere.
+// Moves between half-precision tensors and their float32 accumulators,
+// scaled as LoadAccumulator and StoreAccumulator do. `rows`: `end` is each
+// row's number of elements; a null input stands for zeros, with a null output
+// the data is discarded.
 GpuMove CastMove(const std::vector<MoveRow>& rows, DType from, DType to,
                  double factor, double divisor = 1.0);
 

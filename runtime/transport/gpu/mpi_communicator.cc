@@ -9,7 +9,7 @@ namespace tf_hvd {
 namespace {
 
 constexpr int kTag = 1;
-constexpr size_t kMessageBytes = size_t{1} << 30;  // MPI counts in int
+constexpr size_t kMessageBytes = size_t{1} << 30;  // MPI's counts are ints
 
 }  // namespace
 
@@ -18,7 +18,8 @@ Status MpiCommunicator::Put(const GpuCall& call, CudaStream stream) {
   return Write(call, stream);
 }
 
-// What stays on this rank is copied on the stream, beside the messages.
+// Data that stays on this rank is copied on the stream, concurrently with the
+// messages.
 Status MpiCommunicator::Write(const GpuCall& call, CudaStream stream) {
   const auto* from = static_cast<const char*>(call.input);
   auto* to = static_cast<char*>(call.output);
@@ -42,7 +43,7 @@ Status MpiCommunicator::Write(const GpuCall& call, CudaStream stream) {
       WriteBroadcast(call);
       break;
     default:
-      return Internal("bug in tf_hvd: no messages make a " +
+      return Internal("bug in tf_hvd: MPI cannot execute " +
                       std::string(NameOf(call.kind)));
   }
   if (own == 0 || from == to) return Status::Ok();
@@ -73,8 +74,8 @@ void MpiCommunicator::WriteAllgather(const GpuCall& call) {
   }
 }
 
-// Down a binomial tree of which the root is place 0: a place's parent is that
-// without its lowest bit.
+// Down a binomial tree with the root as place 0: a place's parent is its number
+// without the lowest set bit.
 void MpiCommunicator::WriteBroadcast(const GpuCall& call) {
   const int place = (me_ - call.root + ranks_) % ranks_;
   const auto rank_of = [&](int of) { return (of + call.root) % ranks_; };
@@ -84,7 +85,7 @@ void MpiCommunicator::WriteBroadcast(const GpuCall& call) {
          call.count);
   }
   if (place == 0) return;
-  messages_.swap(then_);  // those below get it when it has come
+  messages_.swap(then_);  // sent to the places below after it has arrived
   Receive(rank_of(place - lowest), call.output, call.count);
 }
 
@@ -111,7 +112,7 @@ Status MpiCommunicator::Ready(bool* ready) {
   return TestAll(ready);
 }
 
-// MPI works in the context that is current.
+// MPI works in the current context.
 Status MpiCommunicator::Post(std::vector<Message>* messages) {
   return device_->Within([&]() -> Status {
     for (const Message& message : *messages) {

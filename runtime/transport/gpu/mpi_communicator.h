@@ -1,16 +1,17 @@
-// MpiCommunicator: allgather, broadcast and alltoall on the memory of GPUs by
-// messages of an MPI that reads and writes it by itself ("CUDA-aware"), where
-// there is no NCCL or MPI was asked for. By messages alone: Open MPI's
-// collectives that do not wait are not CUDA-aware, as its documentation says,
-// and its blocking ones copy what they reduce to the host's memory. Sums are
-// made of these (sum_plan.h).
+// MpiCommunicator: allgather, broadcast and alltoall on GPU memory by messages
+// of an MPI that accesses it directly ("CUDA-aware"). Used without NCCL, or if
+// MPI was requested. It uses messages only: Open MPI's non-blocking collectives
+// are not CUDA-aware, according to its documentation, and its blocking
+// reductions copy the data to host memory. Sums consist of these operations
+// (sum_plan.h).
 //
-// MPI knows nothing of streams: messages leave when what was put on the stream
-// before the call has been done, and what comes behind it is put there when
-// they have come.
+// MPI does not know streams. Messages are sent when the work before the call on
+// the stream is done, and the work after the call is put there when they have
+// arrived.
 //
-// As GpuCommunicator: holder of the progress lock only. The ranks make the same
-// calls in the same order, one at a time: by that messages are matched.
+// As for GpuCommunicator, called only by the holder of the progress lock. The
+// ranks make the same calls in the same order, one at a time, so that messages
+// match.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_GPU_MPI_COMMUNICATOR_H_
 #define TF_HVD_RUNTIME_TRANSPORT_GPU_MPI_COMMUNICATOR_H_
 
@@ -27,7 +28,7 @@ namespace tf_hvd {
 
 class MpiCommunicator final : public GpuCommunicator {
  public:
-  // `comm` is of `ranks` ranks and has no other traffic; `api` outlives the
+  // `comm` has `ranks` ranks and no other traffic; `api` outlives the
   // communicator. `me`: this rank in it.
   MpiCommunicator(const MpiApi* api, MpiHandle comm, int me, int ranks,
                   std::shared_ptr<GpuDevice> device)
@@ -51,7 +52,7 @@ class MpiCommunicator final : public GpuCommunicator {
     size_t bytes;
   };
 
-  // What the call consists of.
+  // Writes the messages of the call.
   Status Write(const GpuCall& call, CudaStream stream);
   void WriteAlltoall(const GpuCall& call);
   void WriteAllgather(const GpuCall& call);
@@ -66,11 +67,11 @@ class MpiCommunicator final : public GpuCommunicator {
   const MpiHandle comm_;
   const int me_;
   const int ranks_;
-  // What the stream was to do before the call; null: its messages are posted.
+  // The work on the stream before the call; null: its messages are posted.
   std::shared_ptr<GpuEvent> before_;
   std::vector<Message> messages_;
-  std::vector<Message> then_;        // when all of those have ended
-  std::vector<MpiHandle> requests_;  // under way
+  std::vector<Message> then_;  // to be posted when all of those have ended
+  std::vector<MpiHandle> requests_;  // in progress
 };
 
 }  // namespace tf_hvd

@@ -1,13 +1,13 @@
-// NcclApi: the table of NCCL's functions that tf_hvd calls, in types that need
-// no nccl.h. libraries.cc fills it from the library that was found at run
-// time; tests fill it with a software NCCL (tests/gpu/).
+// NcclApi: the table of NCCL's functions that tf_hvd calls, in types that do
+// not need nccl.h. libraries.cc fills it from the library found at run time;
+// tests fill it with a software NCCL (tests/gpu/).
 //
-// The names are NCCL's without "nccl"; so is what they do, and NCCL's
-// documentation tells it. Communicators are not blocking: a function may return
-// kNcclInProgress, after which comm_get_async_error tells when it has ended;
-// until then nothing else may be asked of that communicator.
+// The names are NCCL's without "nccl"; for their behaviour see NCCL's
+// documentation. Communicators are non-blocking: a function may return
+// kNcclInProgress. comm_get_async_error then shows when it has ended; until
+// then no other call on that communicator is allowed.
 //
-// One thread of ours at a time calls it.
+// Called by one of tf_hvd's threads at a time.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_GPU_NCCL_API_H_
 #define TF_HVD_RUNTIME_TRANSPORT_GPU_NCCL_API_H_
 
@@ -16,7 +16,7 @@
 
 #include "runtime/transport/gpu/cuda_api.h"
 
-// What NCCL's handle points to, by the name that nccl.h has for it.
+// The type behind NCCL's handle, with nccl.h's name.
 struct ncclComm;
 
 namespace tf_hvd {
@@ -27,9 +27,9 @@ struct NcclUniqueId {
   char bytes[128];
 };
 
-// ncclConfig_t as it was in 2.14, the first version with communicators that do
-// not block, whose last four bytes are a member of later ones. These take the
-// rest to be undefined.
+// ncclConfig_t of 2.14, the first version with non-blocking communicators. Its
+// last four bytes are a member of later versions, which treat the rest as
+// undefined.
 struct NcclConfig {
   size_t size = sizeof(NcclConfig);
   unsigned magic = 0xcafebeef;

@@ -9,7 +9,7 @@
 namespace tf_hvd {
 namespace {
 
-// "2.21.5", of 22105.
+// "2.21.5", for 22105.
 std::string VersionText(int version) {
   return std::to_string(version / 10000) + "." +
          std::to_string(version / 100 % 100) + "." +
@@ -23,7 +23,7 @@ std::set<std::string> LinesOf(const PeerInfo& peer) {
   return lines;
 }
 
-// What a rank has set of a line "NAME=value" that another has.
+// A rank's value for a line "NAME=value" of another rank.
 std::string Counterpart(const std::set<std::string>& lines,
                         const std::string& line) {
   const std::string name = line.substr(0, line.find('=') + 1);
@@ -33,7 +33,8 @@ std::string Counterpart(const std::set<std::string>& lines,
   return is_set ? *found : "no " + name.substr(0, name.size() - 1);
 }
 
-// "A has NCCL_ALGO=Ring and B has no NCCL_ALGO"; empty if all are alike.
+// "A has NCCL_ALGO=Ring and B has no NCCL_ALGO"; empty if there is no
+// difference.
 std::string DifferenceText(const PeerInfo& a, const std::string& a_name,
                            const PeerInfo& b, const std::string& b_name) {
   const std::set<std::string> of_a = LinesOf(a);
@@ -64,20 +65,20 @@ Status CheckPeers(const std::vector<PeerInfo>& peers,
   std::map<std::string, size_t> by_uuid;
   for (size_t i = 0; i < peers.size(); ++i) {
     if (peers[i].nccl_version != peers[0].nccl_version) {
-      return FailedPrecondition(
-          names[0] + " has NCCL " + VersionText(peers[0].nccl_version) +
-          " and " + names[i] + " has NCCL " +
-          VersionText(peers[i].nccl_version) +
-          "; install the same on all machines, or name it with "
-          "TF_HVD_NCCL_LIBRARY");
+      return FailedPrecondition(names[0] + " has NCCL " +
+                                VersionText(peers[0].nccl_version) + " and " +
+                                names[i] + " has NCCL " +
+                                VersionText(peers[i].nccl_version) +
+                                "; install the same version on all machines, "
+                                "or set TF_HVD_NCCL_LIBRARY to its path");
     }
     const std::string settings =
         DifferenceText(peers[0], names[0], peers[i], names[i]);
     if (!settings.empty()) {
       return FailedPrecondition(
           settings +
-          "; NCCL hangs unless it is equal on all ranks: set it for all "
-          "machines (tf_hvd run -x), or for none");
+          "; NCCL hangs unless this is the same on all ranks: set it on all "
+          "machines (tf_hvd run -x), or on none");
     }
     const std::string uuid(peers[i].uuid.bytes, sizeof(peers[i].uuid.bytes));
     const auto [found, is_new] = by_uuid.emplace(uuid, i);
@@ -85,10 +86,10 @@ Status CheckPeers(const std::vector<PeerInfo>& peers,
     return FailedPrecondition(
         names[found->second] + " and " + names[i] +
         " use the same GPU (number " + std::to_string(peers[i].ordinal) +
-        "), and NCCL needs one for each. Give each rank its own, before "
+        "), but NCCL needs a separate one for each rank. Select it before "
         "anything else uses a GPU: gpus = tf.config.list_physical_devices"
         "('GPU'); tf.config.set_visible_devices(gpus[hvd.local_rank() % "
-        "len(gpus)], 'GPU'). With fewer GPUs than ranks: TF_HVD_NCCL=0");
+        "len(gpus)], 'GPU'). With fewer GPUs than ranks, set TF_HVD_NCCL=0");
   }
   return Status::Ok();
 }

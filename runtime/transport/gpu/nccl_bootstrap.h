@@ -1,5 +1,5 @@
-// NcclBootstrap: what the ranks of a set tell each other before NCCL connects
-// them, and what must be so, lest NCCL hangs. Pure.
+// NcclBootstrap: the data that a set's ranks exchange before NCCL connects
+// them, and checks of the conditions under which NCCL would hang. Pure.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_GPU_NCCL_BOOTSTRAP_H_
 #define TF_HVD_RUNTIME_TRANSPORT_GPU_NCCL_BOOTSTRAP_H_
 
@@ -12,21 +12,22 @@
 
 namespace tf_hvd {
 
-// What one rank tells of itself. Sent as it lies in memory: all ranks run the
-// same build.
+// One rank's data. Sent as a plain copy of its memory: all ranks run the same
+// build.
 struct PeerInfo {
   int nccl_version = 0;
   int ordinal = 0;
   CudaUuid uuid{};
   NcclUniqueId id{};  // of the first rank
-  // NCCL's settings that must be alike, "NAME=value" in lines; cut if longer.
+  // The NCCL settings that must be equal, as lines of "NAME=value"; truncated
+  // if longer.
   char settings[1024] = "";
 };
 
 void SetSettings(const std::string& settings, PeerInfo* peer);
 
-// `names`: of the peers, "rank 3 (host)". An error names
-// two of them. `shared_devices`: that two have one device is no error.
+// `names`: of the peers, "rank 3 (host)". An error names two of them.
+// `shared_devices`: two ranks may use one device.
 Status CheckPeers(const std::vector<PeerInfo>& peers,
                   const std::vector<std::string>& names, bool shared_devices);
 

@@ -12,8 +12,8 @@
 namespace tf_hvd {
 namespace {
 
-// Calls all of `ends`, each on a thread of its own; false if some have not
-// returned in time, which may run on for as long as the process.
+// Calls all of `ends`, each on a separate thread. False if some have not
+// returned in time; these may run until the process exits.
 bool WithinLimit(int64_t limit_ns, std::vector<std::function<void()>> ends) {
   struct State {
     explicit State(size_t count) : left(count) {}
@@ -26,7 +26,8 @@ bool WithinLimit(int64_t limit_ns, std::vector<std::function<void()>> ends) {
   for (std::function<void()>& end : ends) {
     std::thread([state, end = std::move(end)]() mutable {
       end();
-      end = nullptr;  // what it refers to may be gone when all have ended
+      // Its captured objects may be destroyed when all have ended.
+      end = nullptr;
       const MutexLock lock(&state->mutex);
       --state->left;
       state->one_ended.notify_all();
@@ -47,7 +48,7 @@ Status FromNccl(const NcclApi& api, const char* call, int error) {
   text += meaning != nullptr ? meaning : "error " + std::to_string(error);
   const char* const last = api.get_last_error(nullptr);
   if (last != nullptr && *last != '\0') text += std::string(" (") + last + ")";
-  return Aborted(text + "; NCCL_DEBUG=WARN says more");
+  return Aborted(text + "; set NCCL_DEBUG=WARN for details");
 }
 
 Status NcclCommunicator::Begin(const NcclUniqueId& id, size_t ranks,
@@ -113,7 +114,7 @@ Status NcclCommunicator::PutOne(const GpuCall& call, const GpuBuffer& buffer,
   }
 }
 
-// A group must be ended once it has begun, whatever fails in it.
+// A group must be ended once it has been started, even after an error in it.
 Status NcclCommunicator::PutGroup(const std::function<Status()>& put) {
   TF_HVD_RETURN_IF_ERROR(Check("ncclGroupStart", api_->group_start()));
   const Status status = put();
@@ -121,8 +122,8 @@ Status NcclCommunicator::PutGroup(const std::function<Status()>& put) {
   return status.ok() ? ended : status;
 }
 
-// Ranks that have nothing for each other do not meet; one that has nothing for
-// any sends nothing to itself, so that it too makes a call.
+// Ranks without data for each other exchange nothing. A rank without any data
+// sends nothing to itself, so that it makes a call too.
 Status NcclCommunicator::PutAlltoall(const GpuCall& call, CudaStream stream) {
   const auto is_zero = [](int64_t bytes) { return bytes == 0; };
   const bool idle =

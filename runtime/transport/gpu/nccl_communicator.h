@@ -1,8 +1,8 @@
-// NcclCommunicator: NCCL between the ranks of one process set, seen from one of
-// them. It does not block: what takes time is asked for again and again. Only
-// its end may take time, which is given a limit.
+// NcclCommunicator: NCCL between the ranks of one process set, as seen by one
+// of them. It does not block: operations that take time are polled. Only ending
+// it may take time, with a limit.
 //
-// One thread at a time; but for End, the holder of the progress lock.
+// One thread at a time: the holder of the progress lock, except for End.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_GPU_NCCL_COMMUNICATOR_H_
 #define TF_HVD_RUNTIME_TRANSPORT_GPU_NCCL_COMMUNICATOR_H_
 
@@ -21,15 +21,14 @@
 
 namespace tf_hvd {
 
-// An error of NCCL's, with what it said last: "ncclAllReduce failed: unhandled
+// An error of NCCL with its last message: "ncclAllReduce failed: unhandled
 // system error (...)". Ok if `error` is none or in progress.
 Status FromNccl(const NcclApi& api, const char* call, int error);
 
 class NcclCommunicator final : public GpuCommunicator {
  public:
-  // `api` outlives the communicator. Begins to connect; `Ready` tells when all
-  // ranks have come.
-  // `end_limit_ns`: what its end may take.
+  // `api` outlives the communicator. Starts to connect; `Ready` reports when
+  // all ranks are connected. `end_limit_ns`: the time limit for ending it.
   NcclCommunicator(const NcclApi* api, std::shared_ptr<GpuDevice> device,
                    int64_t end_limit_ns)
       : GpuCommunicator(std::move(device)),
@@ -38,28 +37,29 @@ class NcclCommunicator final : public GpuCommunicator {
 
   Status Begin(const NcclUniqueId& id, size_t ranks, size_t me);
 
-  // As soon as what was asked for last is under way.
+  // Ready as soon as the last request has been accepted.
   Status Ready(bool* ready) override;
   Status Put(const GpuCall& call, CudaStream stream) override;
 
-  // Ends what is under way of all of them, by force, at once: what waits in one
-  // may wait for another. False if NCCL did not manage to in time: then
-  // something may still write to the memory of its calls.
+  // Aborts the calls in progress of all `communicators` concurrently, because a
+  // call in one may wait for another. False if NCCL did not manage that in
+  // time: memory of the calls may then still be written to.
   static bool AbortAll(
       const std::vector<std::shared_ptr<NcclCommunicator>>& all,
       int64_t limit_ns);
 
-  // Ends it in peace, or by force if that takes too long; nothing is under way.
-  // Waits for the other ranks, so not with the progress lock. To be called
-  // before it is destroyed, or AbortAll.
+  // Ends it normally, or by abort if that takes too long; no call may be in
+  // progress. Waits for the other ranks, so the progress lock must not be held.
+  // Call this or AbortAll before the destructor.
   void End();
 
  private:
-  // What ends it by force, on any thread; refers to nothing that may go.
+  // A function that aborts it, on any thread; refers to no object that may be
+  // destroyed.
   std::function<void()> TakeForAbort();
   Status PutOne(const GpuCall& call, const GpuBuffer& buffer,
                 CudaStream stream);
-  // Several calls that are put as one.
+  // Submits several calls as one group.
   Status PutGroup(const std::function<Status()>& put);
   Status PutAlltoall(const GpuCall& call, CudaStream stream);
   Status Check(const char* call, int error) const {

@@ -11,10 +11,10 @@
 namespace tf_hvd {
 namespace {
 
-// How long kernels of ours may take that lie behind an aborted call of NCCL.
+// How long tf_hvd's kernels behind an aborted NCCL call may take.
 constexpr int64_t kDrainNs = 2 * kSecond;
 
-// What the device is to read of the launches.
+// Bytes of launch rows that the device reads.
 size_t RowBytesOf(const GpuPlan& plan) {
   size_t bytes = 0;
   for (const GpuPiece& piece : plan.pieces) {
@@ -99,7 +99,7 @@ Status GpuOperation::Progress(int64_t budget_ns, Poll* poll) {
   if (ended_ == nullptr) return Status::Ok();
   poll->enqueued = ended_;
   poll->rings = backend_->options_.ring.fn != nullptr;
-  // They end in this order.
+  // Operations end in this order.
   if (!was_put || on_->running.front() != this) return Status::Ok();
   TF_HVD_RETURN_IF_ERROR(on_->device->HasFired(*ended_, &poll->done));
   if (!poll->done && !inputs_made_ && spec_.memory.ready != nullptr) {
@@ -112,7 +112,7 @@ Status GpuOperation::Progress(int64_t budget_ns, Poll* poll) {
     return Status::Ok();
   }
   if (communicator_ == nullptr) return Status::Ok();
-  // What lies on the stream does not end if a rank has gone: NCCL says so.
+  // The work on the stream does not end if a rank has died: NCCL reports that.
   bool ready = false;
   return communicator_->Ready(&ready);
 }
@@ -136,8 +136,7 @@ Status GpuOperation::Connect() {
   return connecting_->Begin(peers_[0].id, peers_.size(), me_);
 }
 
-// What is put on the streams of a device lies there in the agreed order, for
-// all sets together.
+// A device's streams have all operations in the agreed order, across all sets.
 Status GpuOperation::Put(Poll* poll) {
   if (backend_->putting_.front() != this) return Status::Ok();
   for (;;) {
@@ -169,8 +168,8 @@ Status GpuOperation::Begin() {
   return bytes == 0 ? Status::Ok() : backend_->TakeRows(*on_, bytes, &rows_);
 }
 
-// Packs, and lets the calls wait for that; or for what packing would have
-// waited for.
+// Packs, and makes the calls wait for that, or for the events that packing
+// would have waited for.
 Status GpuOperation::PutPack(const GpuPiece& piece) {
   packed_ = true;
   const auto then =
@@ -181,8 +180,8 @@ Status GpuOperation::PutPack(const GpuPiece& piece) {
   return WaitFor(then, GpuBackend::kPack);
 }
 
-// The stream waits until TensorFlow's has made the inputs, and is done with
-// what the outputs' memory held before.
+// Makes the stream wait until TensorFlow's stream has computed the inputs and
+// no longer uses the previous content of the outputs' memory.
 Status GpuOperation::WaitForInputs(GpuBackend::StreamKind stream,
                                    unsigned uses) {
   if (spec_.memory.ready != nullptr && !std::exchange(awaited_[stream], true)) {
@@ -204,8 +203,8 @@ Status GpuOperation::WaitFor(GpuBackend::StreamKind stream,
   return on_->device->Wait(StreamFor(stream), *event);
 }
 
-// Operations end on the stream that unpacks, whether there is something to be
-// unpacked or not.
+// Operations end on the stream that unpacks, even if there is nothing to
+// unpack.
 Status GpuOperation::PutUnpack(const GpuPiece& piece) {
   if (!piece.steps.empty()) {
     TF_HVD_RETURN_IF_ERROR(WaitFor(GpuBackend::kUnpack, GpuBackend::kCalls));
@@ -235,7 +234,7 @@ Status GpuOperation::PutEnd() {
   }
   on_->running.push_back(this);
   if (backend_->options_.ring.fn == nullptr) return Status::Ok();
-  // On a stream of its own: no other work waits for the host.
+  // On a separate stream, so that no other work waits for the host.
   const CudaStream bell = StreamFor(GpuBackend::kBell);
   TF_HVD_RETURN_IF_ERROR(on_->device->Wait(bell, *ended_));
   return on_->device->CallWhenDone(bell, backend_->options_.ring);
@@ -261,20 +260,20 @@ Status GpuOperation::Launch(const GpuSum& sum) {
                              sum.blocks(), kSumThreads, values);
 }
 
-// The device reads them where they are, until the operation has ended.
+// The device reads the rows in place, until the operation has ended.
 char* GpuOperation::NextRows(size_t bytes) {
   char* const rows = rows_.memory.get() + rows_used_;
   rows_used_ += bytes;
   return rows;
 }
 
-// All communicators are aborted, whether this operation has one or not: what
-// waits for another rank may lie on the streams before it.
+// Aborts all communicators, whether or not this operation has one: calls that
+// wait for another rank may precede it on the streams.
 bool GpuOperation::Abandon() {
   if (bootstrap_ != nullptr && !bootstrap_->Abandon()) return false;
   const bool stopped = backend_->AbortAll();
   if (!begun_) return true;
-  // Kernels behind the call still run; then nothing does.
+  // Kernels behind the call still run; after that, nothing does.
   return stopped && Drain(NowNs() + kDrainNs);
 }
 

@@ -10,28 +10,28 @@
 namespace tf_hvd {
 namespace {
 
-// In pinned memory each tensor begins where a line of the cache does.
+// In pinned memory each tensor starts at a cache line.
 constexpr size_t kAlign = 64;
 
-// The least that is allocated.
+// The minimum allocation.
 constexpr size_t kBlockBytes = size_t{1} << 20;
 
-// A tensor, or a part of one, and where it lies in pinned memory.
+// A tensor, or a part of one, and its place in pinned memory.
 struct Transfer {
   void* on_device = nullptr;
   size_t offset = 0;
   size_t bytes = 0;
 };
 
-// The same operation on memory of the host.
+// The same operation on host memory.
 OperationSpec OnHost(const OperationSpec& spec) {
   OperationSpec host = spec;
   host.memory = Memory();
-  host.stored.reset();  // what is cast is cast on the device
+  host.stored.reset();  // casts are done on the device
   return host;
 }
 
-// What is copied, and where to. Pure: pinned memory is an offset.
+// The copies to make. Pure: pinned memory is an offset.
 class PinnedLayout {
  public:
   PinnedLayout(const OperationSpec& spec, size_t me) : spec_(spec) {
@@ -44,7 +44,7 @@ class PinnedLayout {
     for (size_t i = 0; i < spec.spans.size(); ++i) {
       const Span& span = spec.spans[i];
       const bool mine = !ListsRanks(spec.kind) || i / each == me;
-      // What an operation does not look at is not copied.
+      // Data that the operation does not read is not copied.
       const bool reads = Gives(spec, me) && (mine || Reduces(spec.kind));
       const bool writes = mine || YieldOf(spec.kind) == Yield::kAllRows;
       const auto bytes = static_cast<size_t>(span.count) * element;
@@ -114,13 +114,13 @@ class PinnedLayout {
 
   const OperationSpec& spec_;
   size_t bytes_ = 0;
-  std::vector<Places> places_;  // of the spans
+  std::vector<Places> places_;  // for each span
   std::vector<Transfer> inputs_;
   std::vector<Transfer> outputs_;
 };
 
-// Tensors that are cast on the device, before they are copied to pinned memory
-// and after they have come back: what is copied lies at `on_device` instead.
+// Tensors that are cast on the device, before the copy to pinned memory and
+// after the copy back: the copied data is at `on_device` instead.
 struct DeviceCast {
   GpuMove narrow;
   GpuMove widen;
@@ -159,8 +159,8 @@ class PinnedOperation final : public Operation {
     backend_->GiveBack(std::move(casts_));
   }
 
-  // Copies to pinned memory, once `spec.memory.ready` has fired, and gives the
-  // operation that is to be made of what lies there.
+  // Copies to pinned memory, once `spec.memory.ready` has fired, and returns
+  // the operation to execute on the copies.
   Status Begin(const OperationSpec& spec, size_t me, OperationSpec* host) {
     const PinnedLayout layout(spec, me);
     std::vector<Transfer> inputs = layout.inputs();
@@ -217,14 +217,14 @@ class PinnedOperation final : public Operation {
     return device_->Record(stream_, &copied_);
   }
 
-  // Copies that are on the stream will be made.
+  // Copies already on the stream will be made.
   bool Abandon() override {
     const bool let_go = host_ == nullptr || host_->Abandon();
     return let_go && copied_ == nullptr;
   }
 
  private:
-  // Its rows lie in pinned memory, behind the tensors.
+  // The launch's rows are in pinned memory, after the tensors.
   Status Launch(const GpuMove& move) {
     if (move.empty()) return Status::Ok();
     char* const rows = block_.memory.get() + rows_at_;
@@ -236,13 +236,13 @@ class PinnedOperation final : public Operation {
   const std::shared_ptr<GpuDevice> device_;
   const CudaStream stream_;
   PinnedBackend::Block block_;
-  PinnedBackend::Block casts_;  // tensors as they travel, on the device
+  PinnedBackend::Block casts_;  // tensors as they are sent, on the device
   size_t rows_at_ = 0;
   GpuMove narrow_;
   GpuMove widen_;
   std::vector<Transfer> outputs_;
   std::unique_ptr<Operation> host_;   // until it has ended
-  std::shared_ptr<GpuEvent> copied_;  // null: no copies are under way
+  std::shared_ptr<GpuEvent> copied_;  // null: no copies in progress
 };
 
 bool PinnedBackend::Serves(const OperationSpec& spec) const {
@@ -302,8 +302,9 @@ Status PinnedBackend::Take(GpuDevice* device, MemoryKind kind, size_t bytes,
     free_.erase(found);
     return Status::Ok();
   }
-  // None is freed for it while a job runs: that may wait for the device. In
-  // powers of two: what is kept is not much more than what is needed.
+  // No block is freed to make room while a job runs: that may wait for the
+  // device. Sizes are powers of two, so the memory kept is not much more than
+  // needed.
   size_t larger = kBlockBytes;
   while (larger < bytes) larger *= 2;
   *block = {nullptr, larger, kind, device->ordinal()};

@@ -1,11 +1,12 @@
-// PinnedBackend: collectives of tensors in the memory of GPUs by way of the
-// host's: copied to pinned memory, moved by a backend for the host's memory,
-// copied back. What NCCL cannot do, and everything where it is not there.
+// PinnedBackend: collectives of GPU tensors through host memory: copied to
+// pinned memory, moved by a host backend, copied back. Used for everything that
+// NCCL does not support, and without NCCL.
 //
-// The host's operation is made at once, in the agreed order, and moves on when
-// the copies have been made: other ranks' wait for it, no thread does.
+// The host's operation is made immediately, in the agreed order, and continues
+// when the copies are done. Other ranks' operations wait for it; no thread
+// does.
 //
-// As Backend: holder of the progress lock only.
+// As for Backend, called only by the holder of the progress lock.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_GPU_PINNED_BACKEND_H_
 #define TF_HVD_RUNTIME_TRANSPORT_GPU_PINNED_BACKEND_H_
 
@@ -25,8 +26,9 @@ namespace tf_hvd {
 
 class PinnedBackend final : public Backend {
  public:
-  // `devices` and `host` outlive the backend; `host` is told of sets by itself.
-  // `on_use`: called before each operation of tensors on a GPU; may be null.
+  // `devices` and `host` outlive the backend; `host` is notified of sets
+  // separately. `on_use`: called before each operation of tensors on a GPU; may
+  // be null.
   PinnedBackend(GpuDevices* devices, Backend* host, int rank,
                 std::function<void()> on_use = nullptr)
       : devices_(devices),
@@ -43,8 +45,7 @@ class PinnedBackend final : public Backend {
  private:
   friend class PinnedOperation;
 
-  // Pinned memory, or memory of the device, kept from one operation to the
-  // next.
+  // Pinned memory, or memory of the device, reused by later operations.
   struct Block {
     std::shared_ptr<char> memory;
     size_t bytes = 0;
@@ -53,8 +54,9 @@ class PinnedBackend final : public Backend {
   };
 
   Status StreamOf(const std::shared_ptr<GpuDevice>& device, CudaStream* stream);
-  // Makes blocks for all that may be under way, once: a step does not wait for
-  // an allocation because it has more under way than those before it.
+  // Allocates blocks for all operations that may be in progress, once. Later
+  // steps with more operations in progress then need not wait for an
+  // allocation.
   Status Fill(GpuDevice* device, MemoryKind kind);
   Status Take(GpuDevice* device, MemoryKind kind, size_t bytes, Block* block);
   void GiveBack(Block block);

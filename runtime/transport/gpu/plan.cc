@@ -11,14 +11,14 @@
 namespace tf_hvd {
 namespace {
 
-// Pieces begin where any element is aligned.
+// Pieces start at multiples of this, which aligns any element.
 constexpr size_t kPieceAlign = 64;
 
-// How NCCL sees an element.
+// NCCL's type for an element.
 struct Mapping {
   bool known;
   NcclNumber number;
-  size_t bytes;  // of a number; a complex one is two
+  size_t bytes;  // of one number; a complex element has two
 };
 
 // In the order of DType's numbers.
@@ -37,8 +37,8 @@ const Mapping& MappingOf(DType dtype) {
   return kMappings[static_cast<size_t>(dtype)];
 }
 
-// None where NCCL has no such operation. Bools are 0 and 1: or is Max, and is
-// Min.
+// Empty if NCCL does not have the operation. Bools are 0 and 1, so Max is "or"
+// and Min is "and".
 std::optional<NcclReduction> ReductionOf(DType dtype, ReduceOp op) {
   const bool is_bool = dtype == DType::kBool;
   switch (op) {
@@ -57,8 +57,8 @@ std::optional<NcclReduction> ReductionOf(DType dtype, ReduceOp op) {
   return std::nullopt;
 }
 
-// Types that a rank may have cast to, or be casting to, which decides where
-// its tensors lie: calls must not depend on it.
+// Types that a rank may have cast to, or may be casting to. A cast determines
+// where its tensors are; calls must not depend on it.
 bool MayBeCast(DType dtype) {
   return dtype == DType::kFloat16 || dtype == DType::kBfloat16;
 }
@@ -88,7 +88,7 @@ class Planner {
     }
     if (options.dtype == DType::kBool) {
       before_.factor = 1.0;
-      after_ = {};  // 0 and 1 already
+      after_ = {};  // already 0 and 1
     }
   }
 
@@ -118,7 +118,7 @@ class Planner {
     plan_.pieces.push_back(std::move(piece));
   }
 
-  // The half that the next piece puts tensors together in.
+  // The half for the next piece's packed tensors.
   char* TakeHalf(unsigned* uses) {
     *uses |= half_;
     char* const memory =
@@ -142,12 +142,12 @@ class Planner {
     return call;
   }
 
-  // As NCCL counts them.
+  // Number of NCCL's elements.
   size_t NumbersOf(int64_t elements) const {
     return static_cast<size_t>(elements) * element_ / mapping_.bytes;
   }
-  // Each tensor begins where a kernel moves 16 bytes at once. Nobody looks at
-  // what is in between, nor at its sums.
+  // Each tensor starts where a kernel can move 16 bytes at once. The gaps, and
+  // their sums, are never read.
   int64_t Padded(int64_t elements) const {
     const auto unit = static_cast<int64_t>(16 / element_);
     return (elements + unit - 1) / unit * unit;
@@ -156,7 +156,7 @@ class Planner {
     return elements * static_cast<int64_t>(element_);
   }
 
-  // The most elements of a piece of which a half holds `times`.
+  // Maximum elements of a piece if a half must hold `times` of them.
   int64_t PieceOf(size_t times) const {
     const size_t bytes = HalfBytes() / times / kPieceAlign * kPieceAlign;
     return static_cast<int64_t>(bytes / element_);
@@ -194,17 +194,17 @@ class Planner {
     int64_t in_place_count = 0;
   };
 
-  // Where tensors are cut; in elements.
+  // Limits for dividing tensors; in elements.
   struct Cuts {
     int64_t half;     // of the staging memory
-    int64_t large;    // from here on tensors are not packed
-    int64_t of_call;  // of these
-    bool alone;       // one of these is a call
+    int64_t large;    // larger tensors are not packed
+    int64_t of_call;  // total of these in one call
+    bool single;      // each of these is a separate call
   };
 
   Cuts FindCuts() const {
-    // Where a rank may cast, all cut as it does, which puts all in the staging
-    // memory.
+    // If a rank may cast, all ranks divide as that rank does, which puts
+    // everything in the staging memory.
     const int64_t half = PieceOf(1);
     const bool may_cast = Reduces(spec_.kind) && MayBeCast(spec_.reduce.dtype);
     if (may_cast) return {half, half, half, true};
@@ -212,7 +212,7 @@ class Planner {
             ElementsOf(limits_.call_bytes), by_mpi_};
   }
 
-  // The same run on all ranks, cut into pieces.
+  // The same run on all ranks, divided into pieces.
   void PlanAlike() {
     const Cuts cuts = FindCuts();
     Batch batch;
@@ -236,7 +236,7 @@ class Planner {
     for (int64_t at = 0; at < span.count; at += cuts.of_call) {
       const Span part =
           PartOf(span, at, std::min(cuts.of_call, span.count - at));
-      if (cuts.alone || batch->in_place_count + part.count > cuts.of_call) {
+      if (cuts.single || batch->in_place_count + part.count > cuts.of_call) {
         PlanBatch(batch);
       }
       if (Casts()) {
@@ -245,7 +245,7 @@ class Planner {
         batch->in_place.push_back(part);
         batch->in_place_count += part.count;
       }
-      if (cuts.alone) PlanBatch(batch);
+      if (cuts.single) PlanBatch(batch);
     }
   }
 
@@ -272,7 +272,7 @@ class Planner {
     std::vector<GpuBuffer> buffers;
   };
 
-  // And begins another one.
+  // Starts a new piece as well.
   void PlanBatch(Batch* filled) {
     const Batch batch = std::exchange(*filled, Batch());
     if (batch.packed.empty() && batch.in_place.empty()) return;
@@ -287,7 +287,7 @@ class Planner {
   void AddPacked(const Batch& batch, Open* open) {
     if (batch.packed.empty()) return;
     char* at = TakeHalf(&open->uses);
-    const int64_t last = batch.packed.back().count;  // is not padded
+    const int64_t last = batch.packed.back().count;  // not padded
     open->buffers.push_back(
         {at, at, NumbersOf(batch.packed_count - Padded(last) + last)});
     for (const Span& span : batch.packed) {
@@ -300,7 +300,7 @@ class Planner {
   void AddInPlace(const Batch& batch, Open* open) {
     char* zeros = ZerosFor(batch, &open->uses);
     for (const Span& span : batch.in_place) {
-      // A rank that has joined gives zeros and wants nothing.
+      // A rank that has joined contributes zeros and needs no result.
       const bool joined = span.output == nullptr;
       void* const output = joined ? zeros : span.output;
       if (joined) zeros += BytesOf(Padded(span.count));
@@ -312,8 +312,8 @@ class Planner {
     }
   }
 
-  // Where zeros are for tensors that a rank that has joined does not have: in
-  // a half, or where there is more room. Null if it has them all.
+  // Memory with zeros for the tensors that a rank which has joined does not
+  // have: in a half, or in the spare memory. Null if it has them all.
   char* ZerosFor(const Batch& batch, unsigned* uses) {
     size_t bytes = 0;
     for (const Span& span : batch.in_place) {
@@ -325,7 +325,7 @@ class Planner {
     if (*uses == 0 && bytes <= HalfBytes()) return TakeHalf(uses);
     plan_.spare_bytes = std::max(plan_.spare_bytes, bytes);
     *uses |= kSpare;
-    // Without it the plan only says how much is needed.
+    // Without the memory, the plan only computes the required size.
     return staging_.spare != nullptr ? staging_.spare : staging_.memory;
   }
 
@@ -336,9 +336,8 @@ class Planner {
     return call;
   }
 
-  // Each rank's run, padded to the longest, cut into pieces that lie one behind
-  // the other, rank by rank. What the padding holds, and what becomes of it,
-  // nobody looks at.
+  // Each rank's run, padded to the longest and divided into pieces that are
+  // contiguous rank by rank. The padding is never read.
   void PlanByRank() {
     const RankRuns runs(spec_.spans, stored_, ranks_);
     if (YieldOf(spec_.kind) == Yield::kAllRows && IsOneTensor(runs)) {
@@ -354,8 +353,8 @@ class Planner {
     }
   }
 
-  // One tensor, of which all ranks have as much: nothing is padded, and the
-  // outputs lie one behind the other.
+  // One tensor with the same size on all ranks: nothing is padded, and the
+  // outputs are contiguous.
   bool IsOneTensor(const RankRuns& runs) const {
     const int64_t count = spec_.spans[0].count;
     return runs.each() == 1 && count > 0 &&
@@ -391,8 +390,8 @@ class Planner {
   const bool by_mpi_;
   GpuMemory half_;
   const size_t ranks_;
-  const size_t element_;  // bytes, as it travels
-  const size_t stored_;   // bytes, as it lies in memory
+  const size_t element_;  // bytes, as sent
+  const size_t stored_;   // bytes, in memory
   Mapping mapping_{true, NcclNumber::kUint8, 1};
   NcclReduction reduction_ = NcclReduction::kSum;
   Scaling before_;
@@ -400,8 +399,7 @@ class Planner {
   GpuPlan plan_;
 };
 
-// Steps that all come one after the other, and put what they like where they
-// like.
+// Executes all steps in sequence; they may use any memory.
 GpuPlan InOrder(std::vector<GpuStep> steps, GpuMemory half) {
   GpuPlan plan;
   plan.next_half = half;

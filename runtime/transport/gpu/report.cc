@@ -8,7 +8,7 @@
 namespace tf_hvd {
 namespace {
 
-// A line of it: no field holds what divides lines or fields.
+// One line; separators inside fields are replaced.
 std::string Line(std::initializer_list<std::string> fields) {
   std::string line;
   for (std::string field : fields) {

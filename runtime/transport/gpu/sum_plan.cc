@@ -9,8 +9,8 @@
 namespace tf_hvd {
 namespace {
 
-// The kernel that adds such numbers: signed sums have the bits of unsigned
-// ones, complex numbers are added part by part.
+// The kernel that adds such numbers: signed sums have the same bits as unsigned
+// ones; complex numbers are added component by component.
 std::string KernelFor(DType dtype) {
   const size_t part = IsComplex(dtype) ? SizeOf(dtype) / 2 : SizeOf(dtype);
   const bool has_fractions = IsFloating(dtype) || IsComplex(dtype);
@@ -35,7 +35,7 @@ class SumPlanner {
         sum_(wide_ + ranks_ * most_ * WideBytes()) {
     before_ = {options_.dtype, options_.prescale, 1.0};
     after_ = {options_.dtype, options_.postscale, options_.divisor};
-    // Of a half precision the sum is scaled before it is rounded.
+    // For a half-precision type, the sum is scaled before it is rounded.
     if (is_half_) after_ = {options_.dtype, 1.0, 1.0};
     if (StoredType(spec) == options_.dtype) return;
     before_.cast = Scaling::Cast::kNarrow;
@@ -56,9 +56,9 @@ class SumPlanner {
 
   static int64_t WideBytes() { return static_cast<int64_t>(sizeof(float)); }
 
-  // The most elements of a rank's part of a piece: what is given to all and
-  // received from all lies in the staging memory, and of half precisions what
-  // is received once more, and the sum, as float32.
+  // Maximum elements of a rank's part of a piece. The staging memory holds the
+  // data sent to all ranks and received from all. For half-precision types it
+  // also holds the received data and the sum as float32.
   int64_t MostOf(size_t bytes) const {
     const auto element = static_cast<int64_t>(element_);
     const int64_t wide = is_half_ ? (ranks_ + 1) * WideBytes() : 0;
@@ -78,7 +78,7 @@ class SumPlanner {
     if (!move.empty()) steps_.emplace_back(std::move(move));
   }
 
-  // The tensors are one run, of which each rank adds a part.
+  // The tensors are one run; each rank adds a part of it.
   void PlanAlike() {
     const SpanList list(spec_.spans, SizeOf(StoredType(spec_)));
     const int64_t most = ranks_ * most_;
@@ -139,7 +139,7 @@ class SumPlanner {
     steps_.emplace_back(std::move(call));
   }
 
-  // The sum comes to this rank's part of what it has given.
+  // The sum replaces this rank's part of its sent data.
   void Add(int64_t part) {
     char* const mine = At(given_, part * me_);
     if (!is_half_) return Launch(received_, mine, part);
@@ -174,10 +174,10 @@ class SumPlanner {
   const ReduceOptions options_;
   const DType accumulator_;
   const bool is_half_;
-  const size_t element_;  // bytes, as it travels
+  const size_t element_;  // bytes, as sent
   const int64_t most_;
-  // In the staging memory: one part for, and from, each rank; the latter as
-  // float32; and their sum.
+  // In the staging memory: one part sent to, and one received from, each rank;
+  // the received parts as float32; and their sum.
   char* const given_;
   char* const received_;
   char* const wide_;

@@ -1,11 +1,11 @@
-// Sums over ranks where what lies between GPUs moves bytes alone
-// (mpi_communicator.h): each rank gets its part of what all others give, adds
-// it, in the order of the ranks, by a kernel of compute/device_sums.h, and,
-// where all ranks get the whole, gives the sum to all. Half precisions are
-// added in float32. Pure, as plan.h.
+// Sums over ranks if the transport between GPUs only moves bytes
+// (mpi_communicator.h). Each rank receives the other ranks' data for its part
+// and adds it, in the order of the ranks, by a kernel of compute/device_sums.h.
+// If all ranks need the whole result, it then sends the sum to all. Half
+// precisions are added in float32. Pure, as plan.h.
 //
-// Sums do not depend on how tensors are cut, or lie: all ranks and all runs
-// have the same bits.
+// Sums do not depend on how tensors are divided or placed: all ranks and all
+// runs have the same bits.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_GPU_SUM_PLAN_H_
 #define TF_HVD_RUNTIME_TRANSPORT_GPU_SUM_PLAN_H_
 
@@ -17,10 +17,10 @@
 
 namespace tf_hvd {
 
-// Sums and averages of numbers.
+// Whether it is a sum or an average of numbers.
 bool IsSum(const OperationSpec& spec);
 
-// For several ranks: of an operation that IsSum.
+// For several ranks, and for an operation for which IsSum is true.
 std::vector<GpuStep> PlanSum(const OperationSpec& spec, size_t me,
                              const GpuStaging& staging);
 

@@ -43,7 +43,8 @@ void AbortFlood::Send(const AbortRecord& record) {
     message.rank = record.rank;
     std::memcpy(message.text, record.text.data(),
                 std::min(record.text.size(), kAbortTextBytes - 1));
-    // A target that cannot be reached hears of it from its other neighbours.
+    // A target that cannot be reached gets the record from its other
+    // neighbours.
     if (api_->isend(api_->state, &message, sizeof(message), target, tag_, comm_,
                     &sending.request) == 0) {
       sends_.push_back(std::move(sending));

@@ -1,7 +1,7 @@
 // AbortFlood: passes abort records between nodes (agreement.md, section 8). A
-// record goes to the leaders that are this node's neighbours in the tree and
-// in a ring of all nodes; each node that has not sent one as small passes it
-// on. Calls MPI: the holder of the progress lock only.
+// record goes to the leaders that are this node's neighbours in the tree and in
+// a ring of all nodes. Each node forwards it unless it has already sent one at
+// least as small. Calls MPI, so only for the holder of the progress lock.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_LIVENESS_ABORT_FLOOD_H_
 #define TF_HVD_RUNTIME_TRANSPORT_LIVENESS_ABORT_FLOOD_H_
 
@@ -15,24 +15,24 @@
 
 namespace tf_hvd {
 
-// The leaders that `topology.rank`'s node sends to.
+// The leaders that the node of `topology.rank` sends to.
 std::vector<int> FloodTargets(const Topology& topology);
 
 class AbortFlood {
  public:
-  // `api` must outlive this. Messages may come from any rank.
+  // `api` must outlive this object. Messages may come from any rank.
   AbortFlood(const MpiApi* api, MpiHandle comm, int tag,
              std::vector<int> targets);
 
-  // A leader listens.
+  // Starts receiving; on a leader only.
   void Listen();
 
   void Send(const AbortRecord& record);
 
-  // A record that has arrived. Also moves the sends along.
+  // The record that has arrived, if any. Also makes progress on the sends.
   std::optional<AbortRecord> Receive();
 
-  // Before MPI_Finalize: takes the receive back. Call until true.
+  // Before MPI_Finalize: cancels the receive. Call until true.
   bool Stop();
 
  private:

@@ -56,8 +56,8 @@ std::optional<AbortRecord> AbortPath::Poll(int64_t now_ns) {
   return smallest_;
 }
 
-// Each rank watches the next one that is there; who finds it gone looks
-// further, so that several deaths are all found.
+// Each rank watches the next living one. A rank that finds it dead checks the
+// ones after it, so that several deaths are all detected.
 void AbortPath::LookForDeaths() {
   const int count = static_cast<int>(node_.size());
   for (int i = 1; i < count; ++i) {

@@ -1,9 +1,9 @@
-// AbortPath: how one rank of a node under MPI learns, and tells, that the job
-// cannot go on: the node's abort board, the flood between nodes, and the look
-// for ranks that have died.
+// AbortPath: detects and announces, for one rank under MPI, that the job cannot
+// continue. Uses the node's abort board, the flood between nodes, and checks
+// for dead ranks.
 //
 // Raise may be called on any thread and touches shared memory only. Poll is
-// called by the holder of the progress lock, because it may call MPI.
+// called only by the holder of the progress lock, because it may call MPI.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_LIVENESS_ABORT_PATH_H_
 #define TF_HVD_RUNTIME_TRANSPORT_LIVENESS_ABORT_PATH_H_
 
@@ -23,16 +23,17 @@ namespace tf_hvd {
 class AbortPath {
  public:
   static constexpr int64_t kLookNs = kSecond;
-  // A leader that has not passed a record on for so long must be dead.
+  // A leader that has not forwarded a record within this time must be dead.
   static constexpr int64_t kLeaderGraceNs = 200 * kMs;
 
-  // The first two must outlive this. `flood` is null where there is one node.
+  // The first two must outlive this object. `flood` is null if there is only
+  // one node.
   AbortPath(const Topology* topology, ShmSegment* segment,
             std::unique_ptr<AbortFlood> flood);
 
   void Raise(const AbortRecord& record);
 
-  // The smallest record that is known here. `now_ns`: of a steady clock.
+  // The smallest record known here. `now_ns`: of a steady clock.
   std::optional<AbortRecord> Poll(int64_t now_ns);
 
   // Before MPI_Finalize; call until true.
@@ -45,7 +46,7 @@ class AbortPath {
 
   const Topology* const topology_;
   ShmSegment* const segment_;
-  const std::vector<int>& node_;  // the ranks of this node
+  const std::vector<int>& node_;  // the ranks on this node
   const int own_;                 // my place among them
   AbortBoard board_;
   const std::unique_ptr<AbortFlood> flood_;

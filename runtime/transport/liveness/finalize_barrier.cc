@@ -9,10 +9,11 @@
 namespace tf_hvd {
 namespace {
 
-// Ranks end within a moment of each other, or one of them has work to do.
+// Either the ranks end within a moment of each other, or one of them has work
+// to do.
 constexpr int64_t kFirstPauseNs = 100 * kUs;
 constexpr int64_t kLongestPauseNs = 20 * kMs;
-// Between two looks at the processes.
+// Interval of the checks of the processes.
 constexpr int64_t kLookNs = 250 * kMs;
 
 }  // namespace
@@ -25,12 +26,13 @@ Life LifeOf(const ShmSegment& segment, int local_rank) {
   return process.has_value() && process->stopped ? Life::kStopped : Life::kRuns;
 }
 
-// What has been settled counts, whoever did it first: a rank that is in
-// MPI_Finalize cannot be called back.
+// The first decision counts, whichever rank made it: a rank in MPI_Finalize
+// cannot be called back.
 bool FinalizeBarrier::Wait(std::optional<Absent>* absent) {
   int64_t pause_ns = kFirstPauseNs;
   int64_t next_look_ns = 0;
-  // Looks and no time: it passes also while all ranks of the job are stopped.
+  // Counts checks instead of time, which also passes while all ranks of the job
+  // are stopped.
   int stopped_looks = 0;
   while (true) {
     if (const auto settled = segment_->settled_end()) return *settled;
@@ -49,7 +51,7 @@ bool FinalizeBarrier::Wait(std::optional<Absent>* absent) {
     }
     std::this_thread::sleep_for(std::chrono::nanoseconds(pause_ns));
     pause_ns = std::min(2 * pause_ns, kLongestPauseNs);
-    // The last one has come: no need to wait for the next look.
+    // The last rank has arrived: check immediately.
     if (!all_left && AllHaveLeft()) next_look_ns = 0;
   }
 }
@@ -61,8 +63,8 @@ bool FinalizeBarrier::AllHaveLeft() const {
   return true;
 }
 
-// Those that have come are looked at when all have: they wait as well, and
-// many of them would look at each other.
+// Ranks that have arrived are checked only when all have: they wait as well,
+// and many of them would check each other.
 std::optional<FinalizeBarrier::Absent> FinalizeBarrier::FindAbsent(
     bool all_left) const {
   std::optional<Absent> found;

@@ -1,8 +1,9 @@
-// FinalizeBarrier: whether the ranks of a node end MPI together. MPI_Finalize
-// waits for all ranks, without a limit, and one that is stopped never comes: so
-// it is called only when all ranks of the node have come to it and run.
+// FinalizeBarrier: decides whether the ranks on a node finalize MPI together.
+// MPI_Finalize waits for all ranks, without a limit, and a stopped rank never
+// arrives. So MPI_Finalize is called only when all ranks of the node have
+// arrived and are running.
 //
-// Ranks of other nodes are not seen: for those MPI_Finalize waits.
+// Ranks of other nodes are not checked: MPI_Finalize waits for them.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_LIVENESS_FINALIZE_BARRIER_H_
 #define TF_HVD_RUNTIME_TRANSPORT_LIVENESS_FINALIZE_BARRIER_H_
 
@@ -14,32 +15,33 @@
 
 namespace tf_hvd {
 
-// What is known of the process of a rank. One that cannot be seen (it is in
-// another container) counts as running.
+// The state of a rank's process. A process that is not visible (in another
+// container) counts as running.
 enum class Life { kRuns, kStopped, kGone };
 Life LifeOf(const ShmSegment& segment, int local_rank);
 
 class FinalizeBarrier {
  public:
-  // For how long a rank may be stopped: somebody may just be looking at it.
+  // How long a rank may be stopped, for example in a debugger.
   static constexpr int64_t kPatienceNs = 5 * kSecond;
 
-  // Who keeps the ranks from ending together.
+  // The rank that keeps the others from finalizing.
   struct Absent {
     int local_rank = 0;
     Life life = Life::kRuns;
   };
 
-  // `segment` outlives this; the node's `count` ranks, mine is `own`.
+  // `segment` outlives this object; `count` ranks on the node, this rank is
+  // `own`.
   FinalizeBarrier(ShmSegment* segment, int count, int own)
       : segment_(segment), count_(count), own_(own) {}
 
-  // After MarkLeft. True when all ranks have come: MPI may be finalized. False
-  // if one of them does not come, or has refused; `absent` is filled by the
-  // rank that has found that. Waits for one that runs for as long as it works.
+  // After MarkLeft. True when all ranks have arrived: MPI may be finalized.
+  // False if a rank will not arrive, or has refused; the rank that detects this
+  // fills `absent`. Waits for a running rank as long as it works.
   bool Wait(std::optional<Absent>* absent);
 
-  // This rank cannot finalize MPI, so that the others must not.
+  // This rank cannot finalize MPI, so the other ranks must not do so either.
   void Refuse() { segment_->SettleEnd(false); }
 
  private:

@@ -1,5 +1,5 @@
-// LoopbackArena: the memory of a ShmArena for ranks that are threads. Zero at
-// first; pages that nobody touches cost nothing.
+// LoopbackArena: the memory of a ShmArena for ranks that are threads. Initially
+// zero; untouched pages cost nothing.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_LOOPBACK_ARENA_H_
 #define TF_HVD_RUNTIME_TRANSPORT_LOOPBACK_ARENA_H_
 

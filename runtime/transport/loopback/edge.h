@@ -1,5 +1,5 @@
-// Edges between ranks of one process: rings of bytes of a fixed size, like
-// those in shared memory, so that writes stop half way here as well.
+// Edges between ranks of one process: ring buffers of a fixed size, like those
+// in shared memory, so that writes can be partial here as well.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_LOOPBACK_EDGE_H_
 #define TF_HVD_RUNTIME_TRANSPORT_LOOPBACK_EDGE_H_
 
@@ -17,7 +17,7 @@ class ByteRing {
  public:
   explicit ByteRing(size_t bytes) : ring_(bytes) {}
 
-  // Takes what fits; it is not seen by the reader before Publish.
+  // Accepts as many bytes as fit; the reader sees them only after Publish.
   size_t Write(const char* data, size_t size);
   void Publish();
   size_t Read(char* data, size_t size);
@@ -26,12 +26,12 @@ class ByteRing {
  private:
   mutable Mutex mutex_;
   std::vector<char> ring_ GUARDED_BY(mutex_);
-  size_t begin_ GUARDED_BY(mutex_) = 0;      // place of the oldest byte
-  size_t used_ GUARDED_BY(mutex_) = 0;       // bytes from there on
-  size_t published_ GUARDED_BY(mutex_) = 0;  // of these, how many may be read
+  size_t begin_ GUARDED_BY(mutex_) = 0;      // position of the oldest byte
+  size_t used_ GUARDED_BY(mutex_) = 0;       // number of bytes
+  size_t published_ GUARDED_BY(mutex_) = 0;  // number of bytes that may be read
 };
 
-// As Edge. The rings and the bell belong to the worlds' shared state.
+// An Edge. The rings and the bell belong to the worlds' shared state.
 class LoopbackEdge final : public Edge {
  public:
   LoopbackEdge(ByteRing* in, ByteRing* out, Doorbell* neighbour)

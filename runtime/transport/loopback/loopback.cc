@@ -15,7 +15,7 @@
 namespace tf_hvd {
 namespace {
 
-// What the worlds of one job share; lives as long as the last of them.
+// The state shared by the worlds of one job; lives as long as the last of them.
 class Job {
  public:
   explicit Job(const LoopbackOptions& options);
@@ -23,9 +23,9 @@ class Job {
   const Topology& topology() const { return topology_; }
   const std::shared_ptr<MailRoom>& mail() const { return mail_; }
   Doorbell* BellOf(int rank) { return &bells_[static_cast<size_t>(rank)]; }
-  // Of the ranks of that node.
+  // The arena of that node's ranks.
   std::optional<ShmArena> ArenaOf(int node);
-  // Null if the ranks are no neighbours.
+  // Null if the ranks are not neighbours.
   ByteRing* RingFrom(int sender, int receiver);
 
   void Raise(const AbortRecord& record);
@@ -40,9 +40,10 @@ class Job {
   std::shared_ptr<MailRoom> mail_;
   std::unique_ptr<Doorbell[]> bells_;
   std::map<std::pair<int, int>, std::unique_ptr<ByteRing>> rings_;
-  std::vector<std::unique_ptr<LoopbackArena>> arenas_;  // by node, or none
+  // By node; null if not used.
+  std::vector<std::unique_ptr<LoopbackArena>> arenas_;
 
-  std::atomic<bool> troubled_{false};  // a record or a dead rank is there
+  std::atomic<bool> troubled_{false};  // there is a record or a dead rank
   Mutex mutex_;
   std::optional<AbortRecord> record_ GUARDED_BY(mutex_);
   std::vector<int> dead_ GUARDED_BY(mutex_);
@@ -160,8 +161,8 @@ class LoopbackWorld final : public World {
     return job_->Poll(topology_.rank);
   }
   GpuDevices* gpus() override { return data_->gpus(); }
-  // Ranks of one process owe each other nothing else when their threads have
-  // ended.
+  // Ranks of one process need nothing else from each other when their threads
+  // have ended.
   void Finalize(bool clean) override { data_->Close(clean); }
 
   void Kill() { job_->Kill(topology_.rank); }

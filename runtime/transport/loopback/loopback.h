@@ -1,5 +1,5 @@
-// Loopback: N ranks in one process. How the runtime is tested, and what a
-// single rank runs on.
+// Loopback: N ranks in one process. Used by the runtime's tests and by jobs of
+// a single rank.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_LOOPBACK_LOOPBACK_H_
 #define TF_HVD_RUNTIME_TRANSPORT_LOOPBACK_LOOPBACK_H_
 
@@ -15,27 +15,28 @@
 namespace tf_hvd {
 
 struct LoopbackOptions {
-  // Number of ranks on each pretended node.
+  // Number of ranks on each simulated node.
   std::vector<int> nodes = {1};
-  // What the hosts are called; empty: "node0", "node1" and so on.
+  // Host name of all nodes; empty: "node0", "node1" and so on.
   std::string host;
-  // Bytes that an edge holds before a write takes only a part.
+  // Capacity of an edge in bytes; longer writes are partial.
   size_t edge_bytes = 64 * 1024;
-  // Of the tree of leaders, for tests.
+  // For the tree of leaders; for tests.
   int fan_out = kFanOut;
-  // What each rank has for tensors on GPUs; null: nothing.
+  // Returns a rank's access to GPUs; null: no GPUs.
   std::function<GpuAccess(int rank)> gpu;
 };
 
-// One World for each rank: the ranks count up through the nodes. The worlds
-// share state and may be used, and destroyed, on different threads in any
-// order. No threads are started. edge() is null for ranks that are no
-// neighbours in the tree (tree.h).
+// One World for each rank; ranks are numbered node by node. The worlds share
+// state and may be used, and destroyed, on different threads in any order. No
+// threads are started. edge() is null for ranks that are not neighbours in the
+// tree (tree.h).
 std::vector<std::unique_ptr<World>> MakeLoopback(
     const LoopbackOptions& options);
 
-// Lets a rank of MakeLoopback die, for tests: its thread must use the world no
-// more. The others learn it from their next PollAbort. Any thread.
+// Simulates the death of a rank of MakeLoopback, for tests: its thread must not
+// use the world any more. The other ranks detect it in their next PollAbort.
+// Any thread.
 void LoopbackKill(World* world);
 
 }  // namespace tf_hvd

@@ -13,9 +13,9 @@ constexpr size_t kCopiedBytes = size_t{64} << 10;
 
 Status Mailbox::Deliver(Operation* send, Operation* receive) {
   if (send->bytes != receive->bytes) {
-    return Internal("bug in tf_hvd: a message of " +
-                    std::to_string(send->bytes) + " bytes met a receipt of " +
-                    std::to_string(receive->bytes));
+    return Internal(
+        "bug in tf_hvd: a message of " + std::to_string(send->bytes) +
+        " bytes does not match a receive of " + std::to_string(receive->bytes));
   }
   if (send->bytes > 0) std::memcpy(receive->to, send->from, send->bytes);
   send->done.store(true, std::memory_order_release);

@@ -1,8 +1,8 @@
 // Messages between ranks of one process.
 //
 // Short messages are copied when they are sent, so that the sender need not
-// wait; long ones go straight from the sender's memory to the receiver's, by
-// whichever side comes second.
+// wait. Long messages are copied directly from the sender's memory to the
+// receiver's, by the side that posts second.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_LOOPBACK_POINT_TO_POINT_H_
 #define TF_HVD_RUNTIME_TRANSPORT_LOOPBACK_POINT_TO_POINT_H_
 
@@ -20,7 +20,7 @@
 
 namespace tf_hvd {
 
-// What is on its way from one rank to another. Shared by both; any thread.
+// The messages in transit from one rank to another. Shared by both; any thread.
 class Mailbox {
  public:
   struct Operation {
@@ -28,27 +28,28 @@ class Mailbox {
     void* to = nullptr;
     size_t bytes = 0;
     int tag = 0;
-    std::string copy;  // what `from` points to, if the message is short
+    std::string copy;  // the message's data, if it is short
     std::atomic<bool> done{false};
   };
   using Shared = std::shared_ptr<Operation>;
 
-  // Matches the operation with the oldest one of its tag on the other side, or
-  // queues it.
+  // Matches the operation with the oldest one of the same tag on the other
+  // side, or queues it.
   Status Send(const Shared& send);
   Status Receive(const Shared& receive);
 
-  // When this returns nobody uses the operation's memory, now or later.
+  // After this returns, no thread uses the operation's memory any more.
   void Withdraw(const Shared& operation);
 
  private:
   static Status Deliver(Operation* send, Operation* receive);
 
-  // Takes the oldest of a tag from a queue; null if there is none.
+  // Removes and returns the oldest operation with a tag from a queue; null if
+  // none.
   static Shared TakeOldest(int tag, std::deque<Shared>* queue);
 
   Mutex mutex_;
-  // Of a tag one of the two queues has none.
+  // For each tag, at most one of the two queues has operations.
   std::deque<Shared> sends_ GUARDED_BY(mutex_);
   std::deque<Shared> receives_ GUARDED_BY(mutex_);
 };
@@ -64,8 +65,8 @@ class MailRoom {
   std::vector<std::unique_ptr<Mailbox>> boxes_;
 };
 
-// As PointToPoint: of one rank, for the holder of its progress lock. Withdraws
-// what is left when it is destroyed.
+// A PointToPoint of one rank, for the holder of its progress lock. The
+// destructor withdraws the remaining operations.
 class LoopbackPointToPoint final : public PointToPoint {
  public:
   LoopbackPointToPoint(std::shared_ptr<MailRoom> room, int rank)

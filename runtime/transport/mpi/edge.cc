@@ -111,7 +111,7 @@ size_t MpiEdge::Read(char* data, size_t size) {
   return given;
 }
 
-// What the neighbour has sent without knowing that nobody reads it any more.
+// Discards bytes that the neighbour has sent and that are not read any more.
 void MpiEdge::DropArrivals() {
   while (Arrived()) {
     Fragment& fragment = in_[oldest_receive_];
@@ -121,7 +121,7 @@ void MpiEdge::DropArrivals() {
   }
 }
 
-// An empty fragment, after all others.
+// Sends an empty fragment, after all others.
 void MpiEdge::SendLast() {
   Flush();
   if (said_last_ || dead_ || out_[filling_].posted) return;

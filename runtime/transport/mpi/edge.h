@@ -1,7 +1,7 @@
 // MpiEdge: an edge of the tree between the leaders of two nodes. The stream is
-// cut into fragments so short that MPI sends each at once, without asking the
-// receiver. All members but Readable call MPI: the holder of the progress lock
-// only.
+// divided into fragments that are short enough for MPI to send each
+// immediately, without asking the receiver. All members except Readable call
+// MPI, so they are for the holder of the progress lock only.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_MPI_EDGE_H_
 #define TF_HVD_RUNTIME_TRANSPORT_MPI_EDGE_H_
 
@@ -19,12 +19,12 @@ namespace tf_hvd {
 class MpiEdge : public Edge {
  public:
   static constexpr size_t kFragmentBytes = 2048;
-  static constexpr size_t kFragments = 8;  // under way, each direction
+  static constexpr size_t kFragments = 8;  // in progress, each direction
 
-  // Told once when MPI fails; the edge is dead from then on.
+  // Called once when MPI fails; the edge is unusable from then on.
   using OnError = std::function<void(const Status& status)>;
 
-  // `api` must outlive this. Start must be called before anything else.
+  // `api` must outlive this object. Start must be called first.
   MpiEdge(const MpiApi* api, MpiHandle comm, int tag, int peer,
           OnError on_error);
 
@@ -37,11 +37,11 @@ class MpiEdge : public Edge {
   bool Readable() const override { return readable_; }
   bool polled() const override { return true; }
 
-  // Before MPI_Finalize: sends what is left, tells the neighbour that nothing
-  // follows, and takes the receives back; with `neighbour_too` not before the
-  // neighbour has told the same, so that no message is left unread, which
-  // libraries complain of. Call until true; false for ever if the neighbour is
-  // gone.
+  // Before MPI_Finalize: sends the remaining bytes, announces the end to the
+  // neighbour, and cancels the receives. With `neighbour_too`, waits for the
+  // neighbour's announcement first, so that no message is left unread, which
+  // some libraries report. Call until true; permanently false if the neighbour
+  // has died.
   bool Stop(bool neighbour_too);
 
  private:
@@ -57,7 +57,7 @@ class MpiEdge : public Edge {
   void Post(Fragment* fragment);
   void SendPending();
   void ReapSends();
-  // Looks whether the oldest receive is done; true if its bytes are there.
+  // Tests the oldest receive; true if its bytes have arrived.
   bool Arrived();
   void SendLast();
   void DropArrivals();
@@ -74,12 +74,12 @@ class MpiEdge : public Edge {
   bool cancelled_ = false;
 
   Fragments out_;
-  size_t filling_ = 0;      // the fragment that takes the next byte
-  size_t oldest_send_ = 0;  // the first that may still be under way
+  size_t filling_ = 0;      // the fragment for the next byte
+  size_t oldest_send_ = 0;  // the first that may still be in progress
 
   Fragments in_;
   size_t oldest_receive_ = 0;
-  size_t taken_ = 0;  // of the oldest, once it has arrived
+  size_t taken_ = 0;  // of the oldest fragment, once it has arrived
   std::atomic<bool> readable_{false};
 };
 

@@ -61,7 +61,7 @@ Status MpiPointToPoint::Test(MessageHandle handle, bool* done) {
   int bytes = 0;
   const int code = api_->test(api_->state, &operation.request, &flag, &bytes);
   if (code != 0) {
-    operation.failed = true;  // the request is still the caller's
+    operation.failed = true;  // the request still belongs to the caller
     return MpiResult(*api_, "MPI_Test", code);
   }
   *done = flag != 0;
@@ -69,8 +69,8 @@ Status MpiPointToPoint::Test(MessageHandle handle, bool* done) {
   if (operation.receives && static_cast<size_t>(bytes) != operation.bytes) {
     operation.failed = operation.arrived = true;
     return Internal("bug in tf_hvd: a message of " + std::to_string(bytes) +
-                    " bytes came where " + std::to_string(operation.bytes) +
-                    " were expected");
+                    " bytes was received instead of " +
+                    std::to_string(operation.bytes) + " bytes");
   }
   Forget(handle);
   return Status::Ok();
@@ -80,13 +80,13 @@ bool MpiPointToPoint::Abandon(MessageHandle handle) {
   if (handle == 0) return true;
   Operation& operation = operations_[handle - 1];
   if (operation.failed) {
-    // There is no request any more. Nobody knows what MPI still does with the
-    // memory of one that it gave up.
+    // The request no longer exists. MPI may still use the memory of a request
+    // that failed.
     const bool arrived = operation.arrived;
     Forget(handle);
     return arrived;
   }
-  // A send cannot be taken back, and a receive only if nothing has come yet.
+  // A send cannot be cancelled, and a receive only if nothing has arrived yet.
   if (operation.receives) api_->cancel(api_->state, &operation.request);
   int done = 0;
   const int code = api_->test(api_->state, &operation.request, &done, nullptr);

@@ -1,5 +1,5 @@
 // MpiPointToPoint: point-to-point messages as MPI_Isend and MPI_Irecv. MPI
-// keeps the order of those between two ranks with one tag.
+// preserves the order of messages with one tag between two ranks.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_MPI_POINT_TO_POINT_H_
 #define TF_HVD_RUNTIME_TRANSPORT_MPI_POINT_TO_POINT_H_
 
@@ -14,8 +14,8 @@ namespace tf_hvd {
 
 class MpiPointToPoint : public PointToPoint {
  public:
-  // `api` must outlive this; `comm` has no other traffic with this tag and
-  // those after it. (MPI has tags up to 32767 at least.)
+  // `api` must outlive this object; `comm` has no other traffic with this tag
+  // and those after it. (MPI supports tags up to 32767 at least.)
   MpiPointToPoint(const MpiApi* api, MpiHandle comm, int first_tag)
       : api_(api), comm_(comm), first_tag_(first_tag) {}
 
@@ -31,7 +31,7 @@ class MpiPointToPoint : public PointToPoint {
     MpiHandle request{nullptr};
     bool receives = false;
     size_t bytes = 0;
-    // MPI has taken the request back, with an error; or what came was wrong.
+    // MPI has freed the request, with an error; or the message was invalid.
     bool failed = false;
     bool arrived = false;
   };
@@ -42,7 +42,7 @@ class MpiPointToPoint : public PointToPoint {
   const MpiApi* const api_;
   const MpiHandle comm_;
   const int first_tag_;
-  std::vector<Operation> operations_;  // handle - 1 is the place
+  std::vector<Operation> operations_;  // index: handle - 1
   std::vector<MessageHandle> free_;
 };
 

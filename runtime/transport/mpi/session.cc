@@ -9,8 +9,8 @@
 namespace tf_hvd {
 namespace {
 
-// An MPI that tf_hvd has initialised and not finalized. `in_use`: a job has
-// come of it. Guarded by the caller of Start, as everything here.
+// An MPI that tf_hvd has initialised and not finalized. `in_use`: a job was
+// formed. Guarded by the caller of Start, as is everything here.
 struct OwnMpi {
   MpiLibrary library;
   bool in_use = false;
@@ -43,7 +43,8 @@ std::string ListOf(const std::vector<int>& ranks) {
   return text + "]";
 }
 
-// `rank` of `count` calls init with these ranks of MPI_COMM_WORLD.
+// Called for `rank` of `count`, which passes these ranks of MPI_COMM_WORLD to
+// init.
 Status CheckRanks(const std::vector<int>& ranks, int rank, int count) {
   const std::string call = "init(comm=" + ListOf(ranks) + ")";
   for (const int member : ranks) {
@@ -61,8 +62,8 @@ Status CheckRanks(const std::vector<int>& ranks, int rank, int count) {
   if (std::count(ranks.begin(), ranks.end(), rank) == 1) return Status::Ok();
   return InvalidArgument(
       call + " was called by rank " + std::to_string(rank) +
-      " of MPI_COMM_WORLD, which it does not name; add this rank to the list, "
-      "or pass a list with it to make a job of its own here");
+      " of MPI_COMM_WORLD, which is not in the list; add this rank to the "
+      "list, or pass a separate list with this rank to make another job");
 }
 
 Status AskVersion(const MpiLibrary& library, MpiInfo* info) {
@@ -111,8 +112,8 @@ void MpiSession::FinalizeLeftover() {
   api.finalize(api.state);
 }
 
-// From here on MPI runs. What is found wrong afterwards leaves it so: a later
-// call may be right, and MPI cannot start twice.
+// From here on MPI runs, and stays initialised after errors: a later call may
+// be valid, and MPI cannot start twice.
 Status MpiSession::InitialiseOwn(const LaunchInfo& launch,
                                  MpiThreads* provided) {
   const MpiApi& mpi = library_.api;
@@ -128,7 +129,7 @@ Status MpiSession::InitialiseOwn(const LaunchInfo& launch,
     PreferLibfabricInMpich();
   }
   if (library_.family == MpiFamily::kOpenMpi) SendByTcpInOpenMpi();
-  // Our threads take turns, but nobody takes turns with the script's.
+  // tf_hvd's threads never call MPI concurrently, but the script's threads may.
   TF_HVD_RETURN_IF_ERROR(
       MpiResult(mpi, "MPI_Init_thread",
                 mpi.init_thread(mpi.state, MpiThreads::kMultiple, provided)));
@@ -150,7 +151,7 @@ Status MpiSession::Initialise(const LaunchInfo& launch) {
   return Status::Ok();
 }
 
-// What needs no other process: nobody waits for one that fails here.
+// Checks that need no other process: no rank waits for one that fails here.
 Status MpiSession::Check(const LaunchInfo& launch, const MpiMembers& members) {
   const MpiApi& mpi = library_.api;
   int count = 0;
@@ -160,7 +161,7 @@ Status MpiSession::Check(const LaunchInfo& launch, const MpiMembers& members) {
   TF_HVD_RETURN_IF_ERROR(MpiResult(mpi, "MPI_Comm_rank",
                                    mpi.comm_rank(mpi.state, mpi.world, &rank)));
   TF_HVD_RETURN_IF_ERROR(CheckCount(launch, count));
-  // A process that is alone sends nothing.
+  // A single process sends nothing.
   if (count > 1) TF_HVD_RETURN_IF_ERROR(CheckThreads());
   if (members.communicator.has_value()) {
     if (!owner_) return Status::Ok();
@@ -174,21 +175,22 @@ Status MpiSession::Check(const LaunchInfo& launch, const MpiMembers& members) {
                                    : Status::Ok();
 }
 
-// tf_hvd calls MPI on the thread that submits and on one of its own. They take
-// turns; whoever else has initialised MPI calls it when it likes.
+// tf_hvd calls MPI on the submitting thread and on its background thread, but
+// never concurrently. If the program has initialised MPI, it may call MPI at
+// any time.
 Status MpiSession::CheckThreads() const {
   if (owner_ && provided_ < MpiThreads::kSerialized) {
     return FailedPrecondition(
         library_.path + " (" + info_.version + ") provides " +
         NameOf(provided_) +
-        " at most, which lets one thread alone call it; tf_hvd has a thread of "
-        "its own. Use an MPI that was built with support for threads.");
+        " at most, so only one thread may call it, but tf_hvd calls MPI on "
+        "several threads. Use an MPI that was built with support for threads.");
   }
   if (owner_ || provided_ == MpiThreads::kMultiple) return Status::Ok();
   return FailedPrecondition(
       std::string("MPI was initialised before init(), with ") +
       NameOf(provided_) +
-      ": tf_hvd calls it on threads of its own, at any time, which needs "
+      ": tf_hvd calls MPI on its own threads, at any time, which requires "
       "MPI_THREAD_MULTIPLE. Call hvd.init() before MPI is initialised (before "
       "'from mpi4py import MPI'), or put 'import mpi4py; "
       "mpi4py.rc.thread_level = \"multiple\"' (and no mpi4py.rc.threads = "
@@ -202,9 +204,9 @@ Status MpiSession::CheckCount(const LaunchInfo& launch, int count) const {
   return FailedPrecondition(
       Describe(launch) + " says that this process is rank " +
       std::to_string(launch.rank) + " of " + std::to_string(launch.size) +
-      ", but MPI counts " + std::to_string(count) + " in " + library_.path +
-      " (" + info_.version +
-      "): the library does not belong to this launcher. " + MpiCure(launch));
+      ", but the world size is " + std::to_string(count) +
+      " in MPI's library " + library_.path + " (" + info_.version +
+      "): the library does not match this launcher. " + MpiCure(launch));
 }
 
 Status MpiSession::MakeCommunicators(const MpiMembers& members) {

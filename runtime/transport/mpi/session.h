@@ -1,5 +1,5 @@
-// MpiSession: MPI, initialised, with the communicators that tf_hvd made for
-// itself. The only caller of MPI_Init and MPI_Finalize.
+// MpiSession: the initialised MPI, with the communicators that tf_hvd made. The
+// only caller of MPI_Init and MPI_Finalize.
 //
 // All members are called on one thread at a time.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_MPI_SESSION_H_
@@ -16,41 +16,42 @@
 
 namespace tf_hvd {
 
-// What the user may ask about the MPI that serves.
+// Information for users about the MPI in use.
 struct MpiInfo {
   std::string library;  // path
-  std::string version;  // its own first line
+  std::string version;  // the first line of its version text
   bool threads_multiple = false;
-  bool cuda_aware = false;  // it says so
+  bool cuda_aware = false;  // according to MPI
 };
 
-// Which processes form the job; by default all of MPI_COMM_WORLD.
+// The processes that form the job; by default all of MPI_COMM_WORLD.
 struct MpiMembers {
-  // Ranks of MPI_COMM_WORLD, in the order that they get in the job.
+  // Ranks of MPI_COMM_WORLD, in the order of their ranks in the job.
   std::optional<std::vector<int>> ranks;
-  // The Fortran handle of a communicator of the MPI that runs already, whose
-  // ranks they are.
+  // The Fortran handle of the communicator, of an MPI that is already running,
+  // that has these ranks.
   std::optional<int> communicator;
 };
 
 class MpiSession {
  public:
-  // Initialises MPI for any number of threads, or joins the one that runs
-  // already. Fails if MPI does not count as many ranks as the launcher, if it
-  // lets too few threads call it, and on a process that is no member.
-  // Collective over the members; where this initialises MPI, over all ranks.
+  // Initialises MPI for any number of threads, or uses one that is already
+  // running. Fails if MPI's number of ranks differs from the launcher's, if
+  // MPI's thread level is too low, and on a process that is not a member.
+  // Collective over the members; if this initialises MPI, across all ranks.
   static Status Start(const MpiSearch& search, const MpiMembers& members,
                       std::unique_ptr<MpiSession>* session);
 
-  // Opens the MPI that Start would, and asks its version; initialises nothing.
+  // Loads the MPI that Start would use, and queries its version; initialises
+  // nothing.
   static Status Find(const MpiSearch& search, MpiInfo* info);
 
-  // Ends an MPI that a Start has initialised and of which no job has come:
-  // without that, the launcher takes the process' exit for a failure.
+  // Finalizes an MPI that Start has initialised without a job being formed;
+  // otherwise the launcher treats the process's exit as a failure.
   static void FinalizeLeftover();
 
-  // A job has come of it: Finalize alone ends MPI, and nothing does where the
-  // job is aborted.
+  // A job has been formed: from now on only Finalize ends MPI, and an aborted
+  // job never does.
   void MarkInUse();
 
   MpiSession(const MpiSession&) = delete;
@@ -65,11 +66,11 @@ class MpiSession {
   // True if Finalize ends MPI, which waits for all ranks.
   bool ends_mpi() const { return owner_; }
 
-  // Collective: `bytes` of each rank, in the order of ranks.
+  // Collective: gathers `bytes` of each rank, in the order of ranks.
   Status Gather(const void* mine, int bytes, void* all) const;
 
-  // Collective. MPI_Finalize if Start has initialised MPI, else only what was
-  // made here is given back.
+  // Collective. MPI_Finalize if Start has initialised MPI; otherwise only frees
+  // the communicators made here.
   void Finalize();
 
  private:
@@ -83,7 +84,7 @@ class MpiSession {
   Status MakeCommunicators(const MpiMembers& members);
 
   const MpiLibrary library_;
-  const bool owner_;  // MPI_Finalize is ours to call
+  const bool owner_;  // this object must call MPI_Finalize
   MpiInfo info_;
   MpiThreads provided_ = MpiThreads::kSingle;
   int rank_ = 0;

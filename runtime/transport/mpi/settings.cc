@@ -13,8 +13,8 @@
 namespace tf_hvd {
 namespace {
 
-// A text that other versions of tf_hvd read as well: the host, then names and
-// values, each ended by a zero.
+// A form that other versions of tf_hvd can read as well: the host, then names
+// and values, each ended by a zero byte.
 std::string Encode(const std::string& host, const Settings& settings) {
   std::string text = host + '\0';
   for (const auto& [name, value] : settings) {
@@ -53,7 +53,7 @@ std::string RanksText(const std::vector<size_t>& ranks,
   return text;
 }
 
-// The value by that name; nothing if there is none.
+// The value with that name; empty if there is none.
 std::optional<std::string> ValueOf(const Settings& settings,
                                    const std::string& name) {
   for (const auto& [known, value] : settings) {
@@ -93,7 +93,7 @@ std::string Difference(const std::string& name,
   return text;
 }
 
-// Of all names that may differ, or of all others.
+// The differences of all names that may differ, or of all others.
 std::string Differences(const std::vector<Settings>& of_ranks,
                         const std::vector<std::string>& hosts,
                         bool may_differ) {
@@ -116,11 +116,12 @@ Status DescribeDifferences(const std::vector<Settings>& of_ranks,
                            const std::vector<std::string>& hosts) {
   const std::string differences = Differences(of_ranks, hosts, false);
   if (differences.empty()) return Status::Ok();
-  return FailedPrecondition(differences +
-                            ". This must be equal on all ranks: set variables "
-                            "alike everywhere (tf_hvd run passes them on; "
-                            "mpirun needs -x NAME, mpiexec -genvlist NAME), "
-                            "and install the same packages");
+  return FailedPrecondition(
+      differences +
+      ". This must be the same on all ranks: set variables "
+      "to equal values (tf_hvd run passes them on; "
+      "mpirun needs -x NAME, mpiexec -genvlist NAME), "
+      "and install the same packages");
 }
 
 std::string DescribeDoubts(const std::vector<Settings>& of_ranks,
@@ -129,7 +130,7 @@ std::string DescribeDoubts(const std::vector<Settings>& of_ranks,
   if (differences.empty()) return "";
   return differences +
          ". Ranks that run different code may make different calls, or "
-         "compute different results: is this a copy that was not updated?";
+         "compute different results: check whether a copy is out of date";
 }
 
 Status CompareSettings(const MpiSession& session, const Settings& mine,

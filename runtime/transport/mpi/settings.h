@@ -1,6 +1,6 @@
-// Settings that must be equal on all ranks: compared before anything else is
-// said between them, because what is said may depend on them. Each rank also
-// tells on which host it is, for the text.
+// Settings that must be the same on all ranks. They are compared before any
+// other communication, which may depend on them. Each rank also sends its host
+// name, for the text.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_MPI_SETTINGS_H_
 #define TF_HVD_RUNTIME_TRANSPORT_MPI_SETTINGS_H_
 
@@ -13,22 +13,22 @@
 
 namespace tf_hvd {
 
-// Ok if all ranks have the same of what must be equal, else the differences,
-// with names, ranks and values; a name that a rank does not have counts as
+// Ok if all ranks have equal settings, except those that may differ. Otherwise
+// the differences, with names, ranks and values; a missing name counts as
 // "(unknown)". Pure.
 Status DescribeDifferences(const std::vector<Settings>& of_ranks,
                            const std::vector<std::string>& hosts);
 
-// What begins a name of which ranks may have different values, or none, though
-// hardly on purpose: the text of the program, the versions of its packages.
+// Prefix of names that may differ between ranks, or be missing, but hardly
+// intentionally: the program's text, the versions of its packages.
 inline constexpr char kMayDiffer = '?';
 
-// The differences of those, for a warning; empty if there are none. Pure.
+// The differences of those, as a warning; empty if there are none. Pure.
 std::string DescribeDoubts(const std::vector<Settings>& of_ranks,
                            const std::vector<std::string>& hosts);
 
-// The same on all ranks; `hosts` gets the name of each rank's, and on rank 0
-// `doubts` what DescribeDoubts says. Collective.
+// The same on all ranks. `hosts` receives the host name of each rank and, on
+// rank 0, `doubts` the text of DescribeDoubts. Collective.
 Status CompareSettings(const MpiSession& session, const Settings& mine,
                        std::vector<std::string>* hosts, std::string* doubts);
 

@@ -95,7 +95,7 @@ Status ShareSegment(const MpiSession& session, const NodeMap& map,
   const ShmShape shape = {local_size,
                           has_arena && DataBackends::NeedArenas(map.topology)};
   Status status;
-  char name[64] = "";  // stays empty if the leader failed
+  char name[64] = "";  // remains empty if the leader failed
   if (local_rank == 0) {
     status = ShmSegment::Create(shape, segment);
     if (status.ok()) CopyText((*segment)->name(), &name);
@@ -112,7 +112,7 @@ Status ShareSegment(const MpiSession& session, const NodeMap& map,
   if (status.ok() && *segment != nullptr) {
     status = (*segment)->ClaimAlive(local_rank);
   }
-  // Nobody gets past this before all have attached and claimed.
+  // No rank continues before all have attached and claimed.
   status = AgreeOnStatus(session, map.topology, status);
   if (*segment != nullptr) (*segment)->RemoveName();
   return status;

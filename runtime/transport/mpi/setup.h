@@ -1,5 +1,5 @@
-// What the ranks of a job find out about each other at init. All functions are
-// collective: every rank calls them in the same order, and may wait.
+// The information that the ranks of a job exchange at init. All functions are
+// collective: every rank calls them in the same order, and they may wait.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_MPI_SETUP_H_
 #define TF_HVD_RUNTIME_TRANSPORT_MPI_SETUP_H_
 
@@ -20,27 +20,28 @@ namespace tf_hvd {
 struct NodeMap {
   Topology topology;
   MpiHandle node{nullptr};  // a communicator of this node's ranks
-  // Of all ranks, for tensors on GPUs; if MPI is CUDA-aware.
+  // A communicator of all ranks, for tensors on GPUs; only if MPI is
+  // CUDA-aware.
   std::optional<MpiHandle> gpus;
 };
 
-// Who shares a machine with whom. `ranks_per_node`: as in Config; `hosts`: of
-// CompareSettings.
+// Finds the ranks that share a machine. `ranks_per_node`: as in Config;
+// `hosts`: from CompareSettings.
 Status DiscoverNodes(const MpiSession& session, int ranks_per_node,
                      std::vector<std::string> hosts, NodeMap* map);
 
-// Makes the segment of this node's ranks and claims this rank alive in it.
-// `has_arena`: tensors move through it.
+// Creates or maps the segment of this node's ranks and marks this rank alive in
+// it. `has_arena`: tensors move through it.
 Status ShareSegment(const MpiSession& session, const NodeMap& map,
                     bool has_arena, std::unique_ptr<ShmSegment>* segment);
 
-// Ok on all ranks, or on all ranks the Status of the lowest one that failed.
+// Ok on all ranks; or, on all ranks, the Status of the lowest rank that failed.
 Status AgreeOnStatus(const MpiSession& session, const Topology& topology,
                      const Status& mine);
 
-// What this rank has for tensors on GPUs: NCCL if each rank with a driver has
-// it, MPI if it is CUDA-aware on all ranks; then makes map->gpus. `session`
-// outlives what is made of it. `not_by_nccl`: as in GpuOptions.
+// Determines this rank's access to GPUs: NCCL if each rank with a driver has
+// it, MPI if it is CUDA-aware on all ranks; in that case it makes map->gpus.
+// `session` outlives the results. `not_by_nccl`: as in GpuOptions.
 Status AgreeOnGpus(const MpiSession& session, const GpuLibraries& mine,
                    const std::set<OpKind>& not_by_nccl, NodeMap* map,
                    GpuAccess* gpu);

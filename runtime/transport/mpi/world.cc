@@ -28,12 +28,12 @@ constexpr int kEdgeTag = 1;
 constexpr int kAbortTag = 2;
 constexpr int kDataTag = 3;
 
-// Requests under way at a clean end are tiny and already sent: MPI needs no
-// more than to be asked.
+// Requests in progress at a clean end are tiny and already sent: MPI only needs
+// to be polled.
 constexpr int64_t kStopNs = 2 * kSecond;
 constexpr int kStopLooks = 200;
 
-// The local rank of a rank of this node.
+// The local rank of a rank on this node.
 int PlaceOnNode(const Topology& topology, int rank) {
   const auto& node =
       topology.nodes[static_cast<size_t>(topology.NodeOf(topology.rank))];
@@ -67,8 +67,8 @@ class MpiWorld : public World {
   ~MpiWorld() override {
     Finalize(false);
     if (clean_) return;
-    // MPI may still write into these, and must not be waited for: they stay
-    // for as long as the process does.
+    // MPI may still write to these objects, and must not be waited for: they
+    // are kept until the process exits.
     static_cast<void>(abort_.release());
     for (auto& item : mpi_edges_) static_cast<void>(item.second.release());
     static_cast<void>(data_.release());
@@ -120,7 +120,7 @@ class MpiWorld : public World {
   }
 
  private:
-  // `ready`: this rank can finalize MPI. True if all of the node's do.
+  // `ready`: this rank can finalize MPI. True if all ranks of the node can.
   bool EndsTogether(bool ready) {
     if (!session_->ends_mpi()) return ready;
     const Topology& topology = map_.topology;
@@ -132,7 +132,8 @@ class MpiWorld : public World {
     }
     std::optional<FinalizeBarrier::Absent> absent;
     if (barrier.Wait(&absent)) return true;
-    if (!absent.has_value()) return false;  // another rank has said why
+    if (!absent.has_value())
+      return false;  // another rank has logged the reason
     const auto& node =
         topology.nodes[static_cast<size_t>(topology.NodeOf(topology.rank))];
     const int rank = node[static_cast<size_t>(absent->local_rank)];
@@ -141,19 +142,19 @@ class MpiWorld : public World {
              topology.RankText(rank) +
                  (stopped ? " is stopped (SIGSTOP, or a debugger)"
                           : " has ended without shutdown()") +
-                 ": MPI, which would wait for it, is left without "
-                 "MPI_Finalize; the launcher may call that an error");
+                 ": MPI_Finalize, which would wait for it, is skipped; the "
+                 "launcher may report this as an error");
     return false;
   }
 
-  // The fd guard's thread. The launcher may take the process for dead, and end
-  // the job before any rank can raise this: it is printed here.
+  // Called on the fd guard's thread. The launcher may consider the process dead
+  // and end the job before a rank can raise this error, so it is printed here.
   void FilesWereClosed() {
     const int rank = map_.topology.rank;
     const std::string who = map_.topology.RankText(rank);
     const std::string text =
-        "the script has closed file descriptors that it did not open "
-        "(os.closerange?), including tf_hvd's and MPI's, so the job cannot "
+        "the script has closed file descriptors that it did not open, such as "
+        "those of tf_hvd and MPI (with os.closerange?), so the job cannot "
         "continue. Close only what the script opened; subprocess already "
         "closes inherited descriptors in a child";
     segment_->LoseFile(map_.topology.LocalRank());
@@ -204,12 +205,13 @@ class MpiWorld : public World {
     mpi_edges_[neighbour] = std::move(edge);
   }
 
-  // Where MPI is ended here, which waits for all ranks, the neighbours' last
-  // messages are waited for too, for a while.
+  // If MPI is finalized here, which waits for all ranks, this also waits a
+  // while for the neighbours' last messages.
   bool StopRequests() {
     const int64_t start_ns = NowNs();
     const int64_t patience_ns = session_->ends_mpi() ? kStopNs / 2 : 0;
-    // Looks are counted too: this thread may have had no core meanwhile.
+    // Counts attempts as well as time: this thread may have had no core
+    // meanwhile.
     for (int looks = 0;; ++looks) {
       const int64_t passed_ns = NowNs() - start_ns;
       bool over = abort_->Stop();
@@ -235,19 +237,21 @@ class MpiWorld : public World {
 };
 
 // A process without a launcher and without MPI is rank 0 of 1.
-Status CheckAlone(const MpiMembers& members) {
+Status CheckSingle(const MpiMembers& members) {
   if (members.communicator.has_value()) {
     return InvalidArgument(
-        "init(comm=<communicator of mpi4py>): tf_hvd finds no MPI that runs in "
-        "this process; set TF_HVD_MPI_LIBRARY to the path of the libmpi that "
+        "init(comm=<communicator of mpi4py>): tf_hvd cannot find a running MPI "
+        "in this process; set TF_HVD_MPI_LIBRARY to the path of the libmpi "
+        "that "
         "mpi4py uses");
   }
   if (members.ranks.value_or(std::vector<int>{0}) == std::vector<int>{0}) {
     return Status::Ok();
   }
   return InvalidArgument(
-      "init(comm=<list of ranks>): this process was started alone, so that "
-      "[0] is the only list; start the job with 'tf_hvd run' or mpirun");
+      "init(comm=<list of ranks>): this process was started without a "
+      "launcher, so [0] is the only valid list; start the job with 'tf_hvd "
+      "run' or mpirun");
 }
 
 GpuSearch GpuSearchOf(const WorldOptions& options) {
@@ -265,9 +269,9 @@ MpiSearch SearchOf(const WorldOptions& options) {
 Status MakeWorld(const WorldOptions& options, std::unique_ptr<World>* world,
                  MpiInfo* info) {
   const MpiSearch search = SearchOf(options);
-  const bool alone = options.launch.size == 1 && !MpiIsRunning(search);
-  if (alone || options.config.alone) {
-    TF_HVD_RETURN_IF_ERROR(CheckAlone(options.members));
+  const bool single = options.launch.size == 1 && !MpiIsRunning(search);
+  if (single || options.config.standalone) {
+    TF_HVD_RETURN_IF_ERROR(CheckSingle(options.members));
     LoopbackOptions one;
     one.host = HostName();
     one.gpu = [&](int) {

@@ -56,7 +56,7 @@ bool Ends(const std::string& text, const std::string& with) {
          text.compare(text.size() - with.size(), with.size(), with) == 0;
 }
 
-// Why nothing can be read at `path` that could be a library; empty if it can.
+// Why `path` cannot be a library; empty if it can.
 std::string WhyNoFile(const std::string& path) {
   struct stat about = {};
   if (stat(path.c_str(), &about) != 0 || access(path.c_str(), R_OK) != 0) {
@@ -66,7 +66,7 @@ std::string WhyNoFile(const std::string& path) {
   return S_ISREG(about.st_mode) ? "" : "is not a regular file";
 }
 
-// Of a regular file. One that cannot be read holds nothing: an iterator over it
+// For a regular file. An unreadable file counts as empty: an iterator over it
 // would throw, operator<< does not.
 bool FileHolds(const std::string& path, const std::string& mark) {
   std::ostringstream bytes;
@@ -74,7 +74,8 @@ bool FileHolds(const std::string& path, const std::string& mark) {
   return bytes.str().find(mark) != std::string::npos;
 }
 
-// The file behind `path`, links followed; `path` itself if there is none.
+// The file at `path` with all links resolved; `path` itself if it does not
+// exist.
 std::string Resolved(const std::string& path) {
   char buffer[PATH_MAX];
   const char* real = realpath(path.c_str(), buffer);
@@ -103,7 +104,7 @@ bool IsRunning(void* handle) {
          ended == 0;
 }
 
-// The handle of an MPI that runs in this process, or null.
+// The handle of an MPI that is running in this process, or null.
 void* FindRunning(const MpiSearch& search) {
   std::vector<std::string> names = SystemNames();
   if (!search.configured.empty()) names.push_back(search.configured);
@@ -117,7 +118,7 @@ void* FindRunning(const MpiSearch& search) {
   return nullptr;
 }
 
-// What to try, best first.
+// The candidates, best first.
 std::vector<std::string> Places(const MpiSearch& search) {
   if (!search.configured.empty()) return {search.configured};
   std::vector<std::string> places;
@@ -135,9 +136,9 @@ std::vector<std::string> Places(const MpiSearch& search) {
   return places;
 }
 
-// One look at one place; gives the handle, or null and the reason. A library
-// of the wrong family is not even loaded: it would bring in its own versions
-// of libraries that both need.
+// Tries one candidate; returns the handle, or null and the reason. A library of
+// the wrong family is not even loaded: it would bring in its own versions of
+// libraries that both need.
 void* TryPlace(const std::string& place, std::optional<MpiFamily> wanted,
                std::string* reason) {
   const bool is_path = place.find('/') != std::string::npos;
@@ -152,7 +153,7 @@ void* TryPlace(const std::string& place, std::optional<MpiFamily> wanted,
     *reason = std::string("is ") + NameOf(*family) + ", not " + NameOf(*wanted);
     return nullptr;
   }
-  // Open MPI's plug-ins may look for its symbols in the global scope.
+  // Open MPI's plug-ins may look up its symbols in the global scope.
   const int scope = *family == MpiFamily::kOpenMpi ? RTLD_GLOBAL : RTLD_LOCAL;
   void* handle = dlopen(place.c_str(), RTLD_NOW | scope);
   if (handle == nullptr) {
@@ -166,7 +167,7 @@ void* TryPlace(const std::string& place, std::optional<MpiFamily> wanted,
   return handle;
 }
 
-// Fills library->api by the shim of library->family.
+// Fills library->api through the shim of library->family.
 Status LoadShim(void* handle, const std::string& library_dir,
                 MpiLibrary* library) {
   const std::string path = library_dir + (library->family == MpiFamily::kOpenMpi
@@ -174,7 +175,7 @@ Status LoadShim(void* handle, const std::string& library_dir,
                                               : "/libtf_hvd_mpi_mpich.so");
   void* shim = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (shim == nullptr) {
-    return Internal(std::string("bug in tf_hvd: cannot open its part for ") +
+    return Internal(std::string("bug in tf_hvd: cannot load the shim for ") +
                     NameOf(library->family) + ": " + dlerror());
   }
   const auto load =
@@ -207,7 +208,7 @@ const char* NameOf(MpiFamily family) {
 std::optional<MpiFamily> FamilyOfFile(const std::string& path) {
   const std::string file = Resolved(path);
   if (const auto family = FamilyByName(file)) return family;
-  // The standard ABI of MPI 5 is neither.
+  // The standard ABI of MPI 5 belongs to neither family.
   if (Ends(file, "libmpi_abi.so") || Ends(file, "libmpi_abi.so.1")) {
     return std::nullopt;
   }
@@ -267,7 +268,7 @@ Status OpenMpiLibrary(const MpiSearch& search, MpiLibrary* library) {
       "this process is rank " + std::to_string(search.launch.rank) + " of " +
       std::to_string(search.launch.size) + ", started by " +
       Describe(search.launch) +
-      ", but no MPI library that belongs to it was found. " +
+      ", but no MPI library for that launcher was found. " +
       MpiCure(search.launch) + " Tried:" + tried);
 }
 
@@ -281,7 +282,7 @@ Status MpiResult(const MpiApi& api, const char* call, int code) {
 
 namespace {
 
-// A rank may be a few shells away from its launcher.
+// There may be a few shells between a rank and its launcher.
 constexpr int kMaxAncestors = 8;
 
 std::string ProgramOf(pid_t process) {
@@ -301,7 +302,7 @@ std::string LauncherLibraryDir() {
     const size_t slash = program.rfind('/');
     const std::string name =
         slash == std::string::npos ? "" : program.substr(slash + 1);
-    // Slurm's daemon has no MPI beside it.
+    // Slurm's daemon has no MPI next to it.
     if (IsLauncher(name) && name != "slurmstepd") {
       const size_t parent = program.rfind('/', slash - 1);
       if (slash == 0 || parent == std::string::npos) return "";

@@ -1,7 +1,8 @@
-// Which MPI serves: finds the library that belongs to the running launcher,
-// opens it, and fills the table of its functions by the shim of its family.
+// Selects the MPI library: finds the one that belongs to the running launcher,
+// loads it, and fills the table of its functions through the shim of its
+// family.
 //
-// One thread at a time. Opened libraries are never closed.
+// One thread at a time. Loaded libraries are never unloaded.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_MPI_LIBRARY_LIBRARY_H_
 #define TF_HVD_RUNTIME_TRANSPORT_MPI_LIBRARY_LIBRARY_H_
 
@@ -15,8 +16,8 @@
 
 namespace tf_hvd {
 
-// The families differ in their binary interface. kMpich: MPICH and all that
-// keep its interface (Intel MPI, MVAPICH, Cray MPICH).
+// The families differ in their binary interface. kMpich: MPICH and all
+// libraries with its interface (Intel MPI, MVAPICH, Cray MPICH).
 enum class MpiFamily { kOpenMpi, kMpich };
 
 const char* NameOf(MpiFamily family);
@@ -24,42 +25,42 @@ const char* NameOf(MpiFamily family);
 struct MpiSearch {
   std::string configured;  // TF_HVD_MPI_LIBRARY; empty if unset
   LaunchInfo launch;
-  std::string library_dir;              // where the shims lie
+  std::string library_dir;              // folder of the shims
   std::vector<std::string> candidates;  // of the Python environment
 };
 
 struct MpiLibrary {
   MpiFamily family = MpiFamily::kOpenMpi;
   std::string path;
-  bool running = false;  // somebody has initialised it already
+  bool running = false;  // already initialised by the program
   MpiApi api;
 };
 
 // True if this process has an MPI that is initialised and not finalised, such
-// as mpi4py's. Opens nothing.
+// as mpi4py's. Loads nothing.
 bool MpiIsRunning(const MpiSearch& search);
 
-// Opens the running MPI or else the first that fits: the configured one alone
-// if there is one, else the launcher's, the candidates, the system's. One that
-// is not of the launcher's family is never initialised: it would make N jobs of
-// one rank each, or end the process. The error lists what was tried.
+// Loads the running MPI, or else the first that fits: only the configured one
+// if set, otherwise the launcher's, the candidates, the system's. A library of
+// a family other than the launcher's is never initialised: it would make N jobs
+// of one rank each, or end the process. The error lists the attempts.
 Status OpenMpiLibrary(const MpiSearch& search, MpiLibrary* library);
 
 // "Open MPI's launcher (mpirun)", for messages.
 std::string Describe(const LaunchInfo& launch);
 
 // The family of the library file at `path`, by its name or else its symbols;
-// nothing if it is no MPI library. Does not load it.
+// empty if it is not an MPI library. Does not load it.
 std::optional<MpiFamily> FamilyOfFile(const std::string& path);
 
-// What to do when the launcher and the libraries do not belong together.
+// Advice for a launcher and libraries that do not match.
 std::string MpiCure(const LaunchInfo& launch);
 
-// Ok for 0; else Aborted, with the name of the call and MPI's own words.
+// Ok for 0; otherwise Aborted, with the name of the call and MPI's message.
 Status MpiResult(const MpiApi& api, const char* call, int code);
 
-// The library folder beside the program of the nearest ancestor that is an MPI
-// launcher's daemon; empty if there is none or it cannot be seen.
+// The library folder next to the program of the nearest ancestor that is an MPI
+// launcher's daemon; empty if there is none or it is not visible.
 std::string LauncherLibraryDir();
 
 }  // namespace tf_hvd

@@ -1,7 +1,7 @@
 // One MPI family behind the neutral table. Compiled once against each family's
-// mpi.h into a shared object of its own, which links no MPI: every function is
-// looked up in the library that is handed over, and so are the objects behind
-// Open MPI's handles, because its macros for them would need linking.
+// mpi.h into a separate shared object, which links no MPI. Every function is
+// looked up in the library passed in, and so are the objects behind Open MPI's
+// handles, because its macros for them would require linking.
 #include <mpi.h>
 
 #include <cstdio>
@@ -116,7 +116,7 @@ int FromFortran(void* state, int fortran, MpiHandle* comm) {
   return MPI_SUCCESS;
 }
 
-#ifdef MPI_Comm_f2c  // MPICH: its handles are Fortran's, there is no function
+#ifdef MPI_Comm_f2c  // MPICH has no such function: its handles equal Fortran's
 MPI_Comm CommOfFortran(MPI_Fint fortran) { return MPI_Comm_f2c(fortran); }
 #endif
 
@@ -228,7 +228,8 @@ extern "C" __attribute__((visibility("default"))) int tf_hvd_mpi_load(
   tf_hvd::LoadFunctions(&symbols, calls);
   tf_hvd::LoadHandles(&symbols, calls);
   if (symbols.missing() != nullptr) {
-    std::snprintf(error, error_bytes, "it has no %s", symbols.missing());
+    std::snprintf(error, error_bytes, "symbol %s is missing",
+                  symbols.missing());
     delete calls;
     return 1;
   }

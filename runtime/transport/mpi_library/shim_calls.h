@@ -1,5 +1,5 @@
-// What the parts of a shim share: the functions and objects of the opened
-// library, and handles as they go through the table. Of shim*.cc alone.
+// Shared by the parts of a shim: the functions and objects of the loaded
+// library, and conversion of handles. Used only by shim*.cc.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_MPI_LIBRARY_SHIM_CALLS_H_
 #define TF_HVD_RUNTIME_TRANSPORT_MPI_LIBRARY_SHIM_CALLS_H_
 
@@ -11,7 +11,7 @@
 
 namespace tf_hvd {
 
-// What every library has as a function: its name, and ours in `Calls`.
+// Functions that every library has: its name, and the name in `Calls`.
 #define TF_HVD_MPI_CALLS(CALL)                   \
   CALL(MPI_Finalized, finalized)                 \
   CALL(MPI_Init_thread, init_thread)             \
@@ -39,8 +39,8 @@ namespace tf_hvd {
   CALL(MPI_Get_count, get_count)                 \
   CALL(MPI_Cancel, cancel)
 
-// The functions of one opened library. Lives as long as the process does, as
-// the library itself.
+// The functions of one loaded library. Never destroyed, as the library is never
+// unloaded.
 struct Calls {
 // NOLINTNEXTLINE(bugprone-macro-parentheses): names, not values.
 #define TF_HVD_MEMBER(name, member) decltype(&name) member = nullptr;
@@ -48,8 +48,8 @@ struct Calls {
 #undef TF_HVD_MEMBER
   MPI_Comm (*comm_f2c)(MPI_Fint) = nullptr;
 
-  // Extensions; null if the library lacks them. Open MPI and its kin have the
-  // first, MPICH and its kin the other.
+  // Extensions; null if the library lacks them. Open MPI and its derivatives
+  // have the first, MPICH and its derivatives the second.
   int (*query_cuda)() = nullptr;
   int (*query_gpu)(int kind, int* is_supported) = nullptr;
 
@@ -61,8 +61,7 @@ struct Calls {
 
 inline const Calls& Of(void* state) { return *static_cast<Calls*>(state); }
 
-// Handles are ints or pointers: both fit in, and come out of, the union's
-// bytes.
+// Handles are ints or pointers; both are stored in the union's bytes.
 template <typename T>
 T In(const MpiHandle& handle) {
   static_assert(sizeof(T) <= sizeof(MpiHandle), "no room for a handle");
@@ -77,7 +76,7 @@ void Out(const T& value, MpiHandle* handle) {
   std::memcpy(handle, &value, sizeof(T));
 }
 
-// Fills in what makes and ends requests.
+// Fills in the functions that start and end requests.
 void FillRequests(MpiApi* api);
 
 }  // namespace tf_hvd

@@ -1,4 +1,4 @@
-// The part of a shim (shim.cc) that makes and ends requests: messages.
+// The part of a shim (shim.cc) that starts and ends requests: messages.
 #include <mpi.h>
 
 #include "runtime/transport/mpi_library/shim_calls.h"

@@ -10,20 +10,20 @@
 namespace tf_hvd {
 namespace {
 
-// Elements of a piece of work.
+// Number of elements in a piece of work.
 constexpr int64_t kBlock = 16384;
 constexpr size_t kVectorLane = 0;
 constexpr size_t kProductLane = 1;
 
-// Of each span.
+// One for each span.
 using AllProducts = std::vector<AdasumProducts>;
 
-// One rank's part, on the accumulators of all spans one after the other. Its
-// steps refer to it: it stays as long as they do.
+// One rank's part, on the accumulators of all spans, concatenated. Must exist
+// as long as its steps, which refer to it.
 template <typename T>
 class Combiner {
  public:
-  // `mine` and `theirs` hold as many elements as the spans.
+  // `mine` and `theirs` have room for as many elements as the spans.
   Combiner(const RankGroup& group, const SpanList& spans, T* mine, T* theirs)
       : group_(group), mine_(mine), theirs_(theirs) {
     int64_t end = 0;
@@ -37,7 +37,7 @@ class Combiner {
 
   void Write(P2PPlan* plan) {
     const Range all{0, count_};
-    // Places from tree_ on lend their vector to a place of the tree.
+    // Places from tree_ on first pass their vector to a place of the tree.
     if (group_.me >= tree_) {
       const size_t host = group_.me - tree_;
       Send(host, all, plan);
@@ -59,8 +59,9 @@ class Combiner {
   }
 
  private:
-  // Down: at each distance the partner gets one half of what I hold and gives
-  // me its share of the other. Up: the halves come back.
+  // On the way down, the partner at each distance gets one half of this rank's
+  // data and sends its share of the other half. On the way up the halves come
+  // back.
   void Halve(P2PPlan* plan) {
     std::vector<Range> held = {{0, count_}};
     for (size_t distance = 1; distance < tree_; distance *= 2) {
@@ -107,8 +108,8 @@ class Combiner {
     return products_.back().get();
   }
 
-  // Lets visit(tensor, begin, end) work on pieces of a range, none of which
-  // goes beyond a tensor.
+  // Calls visit(tensor, begin, end) for pieces of a range; no piece crosses a
+  // tensor's end.
   template <typename Visit>
   void ForEach(const Range& range, const Visit& visit, P2PPlan* plan) {
     for (size_t t = 0; t < tensors_.size(); ++t) {
@@ -131,7 +132,7 @@ class Combiner {
   }
 
   // Sums over the `block` places that hold pieces of the same two vectors. Both
-  // sides of a pair add the same two numbers: all get the same bits.
+  // sides of a pair add the same two numbers, so all get the same bits.
   void SumProducts(size_t block, AllProducts* products, P2PPlan* plan) {
     AllProducts* const incoming = NewProducts();
     const size_t bytes = products->size() * sizeof(AdasumProducts);
@@ -173,7 +174,7 @@ void WriteCombiner(const RankGroup& group, const SpanList& spans, char* mine,
   auto combiner = std::make_shared<Combiner<T>>(
       group, spans, reinterpret_cast<T*>(mine), reinterpret_cast<T*>(theirs));
   combiner->Write(plan);
-  plan->Do([combiner] {});  // which keeps it until here
+  plan->Do([combiner] {});  // keeps it alive until here
 }
 
 }  // namespace

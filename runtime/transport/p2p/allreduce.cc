@@ -9,7 +9,7 @@
 namespace tf_hvd {
 namespace {
 
-// Elements that are reduced at once.
+// Number of elements reduced at once.
 constexpr int64_t kBlock = 2048;
 constexpr int64_t kZeroBytes = 256 * 1024;
 

@@ -1,11 +1,11 @@
 // Allreduce over messages between pairs of ranks, as plans.
 //
-// Both ways reduce each element in the order of the ranks, starting from the
-// first, wherever the element lies and however much is reduced with it: the
-// bits of a result depend on nothing else.
+// Both algorithms reduce each element in the order of the ranks, starting from
+// the first, regardless of the element's position and of the number of
+// elements. The bits of a result depend on nothing else.
 //
 // Called by PlanByMessages, on all ranks of the group with the same counts.
-// What is given by reference stays until the plan has been gone through. The
+// Objects passed by reference must exist until the plan is finished. The
 // operation of `options` must not be Average: see AverageAsSum.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_P2P_ALLREDUCE_H_
 #define TF_HVD_RUNTIME_TRANSPORT_P2P_ALLREDUCE_H_
@@ -27,8 +27,8 @@ void ReduceInOrder(const ReduceOptions& options,
                    std::vector<const char*> inputs, int64_t count, char* output,
                    P2PPlan* plan);
 
-// This rank's input for a range: where it lies, or packed by the plan if it
-// lies in several spans.
+// This rank's input for a range: in place, or packed by the plan if it spans
+// several spans.
 const char* InputOf(const SpanList& spans, int64_t begin, int64_t count,
                     char* packed, P2PPlan* plan);
 
@@ -36,14 +36,14 @@ const char* InputOf(const SpanList& spans, int64_t begin, int64_t count,
 void ReduceAlone(const SpanList& spans, const ReduceOptions& options,
                  P2PPlan* plan);
 
-// Every rank gets everything and reduces by itself: fewest messages.
+// Every rank receives all inputs and reduces them itself: fewest messages.
 void ReduceSmall(const RankGroup& group, const SpanList& spans,
                  const ReduceOptions& options, const Staging& staging,
                  P2PPlan* plan);
 
-// In pieces. Each rank reduces its slice of a piece, of which the others send
-// it theirs, and sends the result to all of them. The slices of the next piece
-// are under way while one is reduced.
+// In pieces. Each rank receives the others' inputs for its slice of a piece,
+// reduces the slice, and sends the result to all of them. The slices of the
+// next piece are in transit while one is reduced.
 void ReduceLarge(const RankGroup& group, const SpanList& spans,
                  const ReduceOptions& options, const Staging& staging,
                  P2PPlan* plan);

@@ -17,12 +17,12 @@ Status CheckReducible(OpKind kind, const ReduceOptions& options) {
     return Status::Ok();
   }
   if (IsReducible(options.dtype, options.op)) return Status::Ok();
-  return Internal(std::string("bug in tf_hvd: no reduction ") +
+  return Internal(std::string("bug in tf_hvd: unsupported reduction ") +
                   NameOf(options.op) + " of " + NameOf(options.dtype));
 }
 
-// Blocks of memory that stay for later operations: as many as are under way at
-// once, as a rule.
+// Blocks of memory kept for later operations; usually as many as are in
+// progress at once.
 constexpr size_t kKept = 4;
 
 }  // namespace
@@ -52,7 +52,7 @@ P2PBackend::Block P2PBackend::Take(size_t bytes) {
     block = std::move(*found);
     free_.erase(found);
   } else {
-    free_.clear();  // too small: what comes next is no smaller, as a rule
+    free_.clear();  // too small: later operations are usually no smaller
     block.memory.reset(new char[bytes]);
     block.bytes = bytes;
   }

@@ -1,7 +1,7 @@
-// P2PBackend: the collectives on top of messages between pairs of ranks. What
-// serves wherever nothing faster does, and the reference for what does.
+// P2PBackend: the collectives on top of messages between pairs of ranks. Used
+// wherever no faster backend applies, and the reference for the faster ones.
 //
-// As Backend: holder of the progress lock only.
+// As for Backend, called only by the holder of the progress lock.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_P2P_BACKEND_H_
 #define TF_HVD_RUNTIME_TRANSPORT_P2P_BACKEND_H_
 
@@ -18,16 +18,16 @@ namespace tf_hvd {
 
 class P2PBackend final : public Backend {
  public:
-  // Its messages have so many tags, from a first one on. Operations of sets
-  // whose numbers are below kSets, and that are less than kOfOneSet apart in
-  // their set, have different ones.
+  // Number of tags that its messages use, from a first one on. Operations of
+  // sets with numbers below kSets that are less than kOfOneSet apart in their
+  // set have different tags.
   static constexpr int kTags = PointToPoint::kTags / 2;
   static constexpr int kOfOneSet = 16;
   static constexpr int kSets = kTags / kOfOneSet;
 
   // `p2p` belongs to the caller and must outlive the backend; it may be null
-  // for a job of one rank. `max_message_bytes`: where longer messages are cut,
-  // for tests.
+  // for a single-rank job. `max_message_bytes`: longer messages are split; for
+  // tests.
   P2PBackend(PointToPoint* p2p, int rank,
              size_t max_message_bytes = PointToPoint::kMaxBytes,
              int first_tag = 0)
@@ -40,8 +40,8 @@ class P2PBackend final : public Backend {
   bool Serves(const OperationSpec& spec) const override;
   Status Make(OperationSpec spec,
               std::unique_ptr<Operation>* operation) override;
-  // What a second one wins is its messages being under way while the first
-  // waits; each has staging memory of its own.
+  // A second operation's messages can be in transit while the first waits; each
+  // has its own staging memory.
   size_t window() const override { return 2; }
 
  private:
@@ -51,7 +51,7 @@ class P2PBackend final : public Backend {
     size_t bytes = 0;
   };
 
-  // Memory for one operation, kept from one to the next.
+  // Memory for one operation, reused by later ones.
   Block Take(size_t bytes);
   void GiveBack(Block block);
 
@@ -60,7 +60,8 @@ class P2PBackend final : public Backend {
   const size_t max_message_bytes_;
   const int first_tag_;
   std::vector<Block> free_;
-  // Of the operations that have begun. One whose tag is taken waits.
+  // Tags of the operations that have begun. An operation waits if its tag is in
+  // use.
   std::set<int> tags_;
 };
 

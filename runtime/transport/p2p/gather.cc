@@ -9,12 +9,12 @@ namespace tf_hvd {
 namespace {
 
 constexpr size_t kPieceBytes = size_t{1} << 20;
-// The most that is copied at once.
+// The maximum number of bytes copied at once.
 constexpr int64_t kBlock = int64_t{256} << 10;
-// Pieces of a broadcast that a rank has under way to or from one neighbour.
+// Pieces of a broadcast that a rank has in transit to or from one neighbour.
 constexpr size_t kWindow = 4;
-// Spans of a group that are shorter than this on average are packed, unless
-// that takes too much memory.
+// If the spans of a group are shorter than this on average they are packed,
+// unless that takes too much memory.
 constexpr size_t kShortSpanBytes = size_t{64} << 10;
 constexpr size_t kMostPackedBytes = size_t{8} << 20;
 
@@ -28,7 +28,7 @@ struct BroadcastPlace {
 BroadcastPlace PlaceInBroadcast(const RankGroup& group, size_t root,
                                 bool chain) {
   const size_t size = group.size();
-  // Places counted from the root on.
+  // Places are counted starting from the root.
   const auto rank_at = [&](size_t place) {
     return group.ranks[(root + place) % size];
   };
@@ -40,8 +40,8 @@ BroadcastPlace PlaceInBroadcast(const RankGroup& group, size_t root,
     if (me + 1 < size) place.children.push_back(rank_at(me + 1));
     return place;
   }
-  // Binomial: the parent's number lacks one's own lowest bit. The child with
-  // the deepest subtree comes first.
+  // Binomial: the parent's number is this one's without its lowest set bit. The
+  // child with the deepest subtree comes first.
   if (me > 0) place.parent = rank_at(me & (me - 1));
   size_t bit = 1;
   while (bit < size && (me & bit) == 0) bit <<= 1;
@@ -51,8 +51,8 @@ BroadcastPlace PlaceInBroadcast(const RankGroup& group, size_t root,
   return place;
 }
 
-// One rank's part of a broadcast in pieces. Pieces that lie in several spans
-// are packed on their way.
+// One rank's part of a broadcast in pieces. Pieces that extend over several
+// spans are packed for sending.
 class Broadcaster {
  public:
   Broadcaster(BroadcastPlace place, const SpanList& spans,
@@ -66,7 +66,7 @@ class Broadcaster {
     }
   }
 
-  // The steps of the next piece; false when all are written.
+  // Writes the steps of the next piece; false when all are written.
   bool Next(P2PPlan* plan) {
     const size_t piece = next_++;
     if (piece == 0) {
@@ -89,7 +89,7 @@ class Broadcaster {
   }
 
  private:
-  // A packed piece comes in while the one of its lane before it goes out.
+  // A packed piece is received while the previous one of its lane is sent.
   static constexpr size_t kPacked = 2 * kWindow;
 
   int64_t Begin(size_t piece) const {
@@ -101,9 +101,9 @@ class Broadcaster {
   }
   size_t Bytes(size_t piece) const { return static_cast<size_t>(Count(piece)); }
 
-  // Null where it lies in several spans.
+  // Null if the piece extends over several spans.
   char* Direct(size_t piece) const {
-    // The root only reads, so it may send from memory that is not its own.
+    // The root only reads, so it may send from const memory.
     return place_.is_root ? const_cast<char*>(
                                 spans_.DirectInput(Begin(piece), Count(piece)))
                           : spans_.DirectOutput(Begin(piece), Count(piece));
@@ -147,8 +147,9 @@ size_t BytesOf(const RankRuns& runs, size_t place) {
   return static_cast<size_t>(runs.CountOf(place));
 }
 
-// Whether messages that each carry a span of a group would be many and short.
-bool PaysToPack(const RankRuns& runs) {
+// Whether sending each span of a group separately would take many short
+// messages.
+bool IsWorthPacking(const RankRuns& runs) {
   const auto bytes = static_cast<size_t>(runs.list().count());
   const size_t spans = runs.list().spans().size();
   return runs.each() > 1 && bytes <= kMostPackedBytes &&
@@ -164,7 +165,8 @@ void PackOwn(const RankGroup& group, const RankRuns& runs, char* to,
            });
 }
 
-// From where it was: if that is its place, others may read it.
+// Copies from the original memory; if that is also the destination, other ranks
+// may be reading it.
 void CopyOwn(const RankGroup& group, const RankRuns& runs, P2PPlan* plan) {
   const int64_t begin = runs.BeginOf(group.me);
   plan->Do(runs.CountOf(group.me), kBlock,
@@ -189,8 +191,8 @@ void BruckGather(const RankGroup& group, const std::vector<size_t>& offsets,
   constexpr size_t kArriving = 0;
   constexpr size_t kLeaving = 1;
   for (size_t have = 1; have < group.size(); have *= 2) {
-    // I hold the blocks [0, have); the rank `have` before me wants them, the
-    // one `have` behind me gives me those that continue mine.
+    // This rank has the blocks [0, have). The rank `have` before it needs them;
+    // the rank `have` after it sends those that follow.
     const size_t count = std::min(have, group.size() - have);
     plan->Receive(kArriving, group.ranks[group.Next(have)],
                   blocks + offsets[have],
@@ -220,13 +222,13 @@ void ShortGather(const RankGroup& group, const RankRuns& runs,
 void DirectGather(const RankGroup& group, const RankRuns& runs,
                   const Staging& staging, P2PPlan* plan) {
   constexpr size_t kAll = 0;
-  const bool packs = PaysToPack(runs);
+  const bool packs = IsWorthPacking(runs);
   char* const blocks =
       packs ? staging(static_cast<size_t>(runs.list().count())) : nullptr;
   const auto block_of = [&](size_t place) {
     return blocks + runs.BeginOf(place);
   };
-  // What a rank's run travels as.
+  // The messages that carry a rank's run.
   const auto for_each_message = [&](size_t place, const auto& visit) {
     if (packs) {
       return visit({block_of(place), block_of(place), runs.CountOf(place)});
@@ -235,7 +237,8 @@ void DirectGather(const RankGroup& group, const RankRuns& runs,
     for (size_t i = 0; i < runs.each(); ++i) visit(spans[i]);
   };
   if (packs) PackOwn(group, runs, block_of(group.me), plan);
-  // Each rank begins with another one, so that no rank is everybody's first.
+  // Each rank starts with a different one, so that no rank is the first for
+  // all.
   for (size_t step = 1; step < group.size(); ++step) {
     const size_t from = group.Previous(step);
     for_each_message(from, [&](const Span& span) {

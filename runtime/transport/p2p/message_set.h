@@ -1,8 +1,8 @@
-// MessageSet: the messages that one operation has under way.
+// MessageSet: the messages of one operation that are in transit.
 //
-// Messages are posted in lanes, and a lane is asked for as a whole. Whatever
-// fails, all messages of the set are abandoned. Holder of the progress lock
-// only.
+// Messages are posted in lanes, and a lane is tested as a whole. After any
+// failure, all messages of the set are abandoned. Called only by the holder of
+// the progress lock.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_P2P_MESSAGE_SET_H_
 #define TF_HVD_RUNTIME_TRANSPORT_P2P_MESSAGE_SET_H_
 
@@ -17,23 +17,24 @@ namespace tf_hvd {
 
 class MessageSet {
  public:
-  // `tag`: of all its messages. Longer ones than `max_message_bytes` are cut.
+  // `tag`: for all its messages. Messages longer than `max_message_bytes` are
+  // split.
   MessageSet(PointToPoint* p2p, int tag, size_t max_message_bytes);
   ~MessageSet() { Abandon(); }
 
   MessageSet(const MessageSet&) = delete;
   MessageSet& operator=(const MessageSet&) = delete;
 
-  // Posts a message of any length; nothing for 0 bytes, on either side.
+  // Posts a message of any length. For 0 bytes, neither side posts anything.
   Status Send(size_t lane, int peer, const void* data, size_t bytes);
   Status Receive(size_t lane, int peer, void* data, size_t bytes);
 
-  // Looks at each message of the lane once. `*moved` is set if one is done,
-  // `*awaited` is the peer of one that is not, -1 if all are.
+  // Tests each message of the lane once. Sets `*moved` if one is done.
+  // `*awaited` is the peer of one that is not done, -1 if all are.
   Status Test(size_t lane, bool* moved, int* awaited);
 
-  // Lets go of all messages. False, now and ever after, if the memory of one of
-  // them may still be touched.
+  // Releases all messages. Permanently false if the memory of one of them may
+  // still be accessed.
   bool Abandon();
 
  private:

@@ -8,8 +8,8 @@
 namespace tf_hvd {
 namespace {
 
-// Operations that may be under way at the same time have different tags, or one
-// of them waits for the other on all ranks that they share.
+// Operations that may be in progress at the same time have different tags, or
+// one of them waits for the other on all ranks that they share.
 int TagOf(const OperationSpec& spec) {
   constexpr uint64_t of_one_set = P2PBackend::kOfOneSet;
   const uint64_t place =

@@ -1,7 +1,7 @@
-// P2POperation: one operation on messages: goes through its plan, a step or a
-// block of one at a time, and never waits.
+// P2POperation: one operation on messages. Executes its plan, one step or one
+// block of a step at a time, and never waits.
 //
-// As Operation: holder of the progress lock only.
+// As for Operation, called only by the holder of the progress lock.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_P2P_OPERATION_H_
 #define TF_HVD_RUNTIME_TRANSPORT_P2P_OPERATION_H_
 
@@ -28,7 +28,7 @@ class P2POperation final : public Operation {
   bool Abandon() override { return messages_.Abandon(); }
 
  private:
-  // One step, or one block of it.
+  // Executes one step, or one block of it.
   Status Take(P2PPlan::Step* step);
 
   P2PBackend* const backend_;
@@ -39,8 +39,8 @@ class P2POperation final : public Operation {
   bool begun_ = false;
   P2PBackend::Block staging_;
   P2PPlan plan_;
-  Phase did_ = Phase::kExchange;  // what was done last
-  int64_t worked_ = 0;            // elements of the step that is due
+  Phase did_ = Phase::kExchange;  // the last phase
+  int64_t worked_ = 0;            // elements done of the current step
   MessageSet messages_;
 };
 

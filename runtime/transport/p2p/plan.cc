@@ -11,8 +11,8 @@
 namespace tf_hvd {
 namespace {
 
-// Up to these sizes the number of messages counts more than their length: of
-// all ranks' data together, or of one rank's.
+// Up to these sizes the number of messages costs more than their length: for
+// the total of all ranks' data, or for one rank's.
 constexpr size_t kSmallTogether = size_t{64} << 10;
 constexpr size_t kSmallEach = size_t{1} << 10;
 

@@ -1,10 +1,10 @@
-// P2PPlan: what one rank does in an operation, as data: messages that it
-// posts, waits for them, and pieces of work, one after the other. Algorithms
-// write plans; P2POperation goes through them and never waits.
+// P2PPlan: one rank's part of an operation, as data: messages that it posts,
+// waits for them, and pieces of work, in sequence. Algorithms write plans;
+// P2POperation executes them and never waits.
 //
 // Messages are posted in lanes, and a lane is waited for as a whole. Between
-// two ranks messages of an operation match in the order of their posting: an
-// algorithm writes them in the same order on both.
+// two ranks, messages of an operation match in the order of their posting, so
+// an algorithm must write them in the same order on both.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_P2P_PLAN_H_
 #define TF_HVD_RUNTIME_TRANSPORT_P2P_PLAN_H_
 
@@ -21,13 +21,13 @@
 
 namespace tf_hvd {
 
-// Gives memory of at least so many bytes that stays until the end of the
-// operation. Called at most once for an operation.
+// Returns memory of at least this size that exists until the end of the
+// operation. Called at most once per operation.
 using Staging = std::function<char*(size_t bytes)>;
 
 class P2PPlan {
  public:
-  // Works on the elements [begin, begin + count).
+  // Processes the elements [begin, begin + count).
   using Work = std::function<void(int64_t begin, int64_t count)>;
 
   struct Step {
@@ -39,7 +39,7 @@ class P2PPlan {
     size_t bytes = 0;
     Work work = nullptr;
     int64_t count = 0;  // of work
-    int64_t block = 0;  // the most that is done at once
+    int64_t block = 0;  // the maximum number processed at once
     bool copies = false;
   };
 
@@ -61,7 +61,7 @@ class P2PPlan {
     step.block = block;
     steps_.push_back(std::move(step));
   }
-  // Done at once.
+  // Executed as a whole.
   void Do(std::function<void()> work) {
     Do(1, 1, [work = std::move(work)](int64_t, int64_t) { work(); });
   }
@@ -76,10 +76,11 @@ class P2PPlan {
     steps_.back().copies = true;
   }
 
-  // Asked for more when the steps are used up; false when there are no more.
+  // Called for more steps when all are executed; returns false when none are
+  // left.
   void ThenAsk(std::function<bool(P2PPlan*)> more) { more_ = std::move(more); }
 
-  // The step that is due; null at the end.
+  // The current step; null at the end.
   Step* Due() {
     while (steps_.empty() && more_ != nullptr) {
       if (!more_(this)) more_ = nullptr;
@@ -90,7 +91,7 @@ class P2PPlan {
     steps_.pop_front();
     ++done_;
   }
-  // How much of what has been written is done, by steps: 0 to 1.
+  // The fraction of the steps written so far that is done: 0 to 1.
   double part() const {
     const size_t all = done_ + steps_.size();
     return all == 0 ? 0 : static_cast<double>(done_) / static_cast<double>(all);
@@ -102,10 +103,10 @@ class P2PPlan {
   std::function<bool(P2PPlan*)> more_;
 };
 
-// Writes the plan of an operation by the algorithm for its kind and size, the
-// same on all ranks of the group. `runs` are its spans; what is given by
-// reference stays until the plan has been gone through, but for `staging`,
-// which is called before this returns.
+// Writes the plan of an operation, using the algorithm for its kind and size,
+// the same on all ranks of the group. `runs` are its spans. Objects passed by
+// reference must exist until the plan is finished, except `staging`, which is
+// called before this returns.
 void PlanByMessages(const OperationSpec& spec, const RankGroup& group,
                     const RankRuns& runs, const Staging& staging,
                     P2PPlan* plan);

@@ -1,5 +1,5 @@
-// What ReduceLarge and ReduceScatterPieces share: each rank reduces its slice
-// of a piece, of which the others send it theirs.
+// Common code of ReduceLarge and ReduceScatterPieces: each rank receives the
+// others' inputs for its slice of a piece and reduces the slice.
 #include <algorithm>
 #include <functional>
 #include <memory>
@@ -11,39 +11,39 @@
 namespace tf_hvd {
 namespace {
 
-// What arrives together for one piece, of all ranks.
+// Total bytes received for one piece, from all ranks.
 constexpr size_t kPieceBytes = size_t{1} << 20;
 // From this size on there are at least two pieces.
 constexpr size_t kSplitBytes = size_t{256} << 10;
-// A message shorter than this costs as much as one of this length.
+// A shorter message costs as much as one of this length.
 constexpr size_t kSliceBytes = size_t{16} << 10;
 
-// How elements are cut.
+// How the elements are divided.
 struct Cut {
   int64_t pieces = 0;
-  int64_t most = 0;  // elements of a slice
+  int64_t most = 0;  // maximum elements of a slice
   std::function<Range(int64_t piece, size_t place)> slice;
 };
 
 class PieceReducer {
  public:
-  // `shares`: each rank gets all slices, not its own alone.
+  // `shares`: each rank receives all reduced slices, not only its own.
   PieceReducer(const RankGroup& group, const SpanList& spans,
                const ReduceOptions& options, Cut cut, bool shares,
                const Staging& staging);
 
-  // The steps of the next piece; false when all are written.
+  // Writes the steps of the next piece; false when all are written.
   bool Next(P2PPlan* plan);
 
  private:
-  // A piece has a slot from its posting until its results are there: one is
-  // being reduced, the one after is on its way in, the one before on its way
-  // out.
+  // A piece uses a slot from its posting until its results have arrived. One
+  // piece is being reduced while the next is received and the previous one is
+  // sent.
   static constexpr int64_t kSlots = 3;
   struct Slot {
     size_t contributions;  // lanes
     size_t results;
-    char* incoming;  // each a piece long, with a place for each rank's slice
+    char* incoming;  // one piece long each, with a place for each rank's slice
     char* packed;
     char* reduced;
   };
@@ -52,9 +52,9 @@ class PieceReducer {
   size_t BytesOf(const Range& range) const;
   char* PlaceIn(char* area, size_t place) const;
 
-  // This rank's input for a slice: where it lies, or packed by the plan.
+  // This rank's input for a slice: in place, or packed by the plan.
   const char* Contribution(int64_t piece, size_t place, P2PPlan* plan) const;
-  // Where the result of a slice belongs.
+  // The destination of a slice's result.
   char* ResultOf(int64_t piece, size_t place) const;
 
   void Post(int64_t piece, P2PPlan* plan) const;
@@ -66,7 +66,7 @@ class PieceReducer {
   const ReduceOptions options_;
   const Cut cut_;
   const bool shares_;
-  const size_t slice_bytes_;  // the most that a slice has
+  const size_t slice_bytes_;  // maximum bytes of a slice
   char* const staging_;
   int64_t next_ = 0;
 };
@@ -128,8 +128,8 @@ void PieceReducer::Post(int64_t piece, P2PPlan* plan) const {
 
 void PieceReducer::Reduce(int64_t piece, P2PPlan* plan) const {
   const Slot slot = SlotOf(piece);
-  // My own messages have gone as well: from here on outputs may be written
-  // where they share the inputs' memory.
+  // This rank's messages have been sent as well: from here on, outputs that
+  // share the inputs' memory may be written.
   plan->Wait(slot.contributions);
   const Range mine = cut_.slice(piece, group_.me);
   std::vector<const char*> inputs(group_.size());
@@ -164,9 +164,9 @@ void PieceReducer::Finish(int64_t piece, P2PPlan* plan) const {
   }
 }
 
-// Between two ranks messages match in the order of their posting: this order is
-// the same on all ranks. Turn 0 posts the first piece, turn i + 1 reduces piece
-// i, while the next is on its way in and the one before on its way out.
+// Between two ranks, messages match in the order of their posting: this order
+// is the same on all ranks. Turn 0 posts the first piece. Turn i + 1 reduces
+// piece i, while the next is received and the previous one is sent.
 bool PieceReducer::Next(P2PPlan* plan) {
   const int64_t piece = next_++ - 1;
   if (piece < 0) {

@@ -8,7 +8,8 @@ void ExchangeAll(const RankGroup& group, const char* input,
   const auto size_at = [](const std::vector<size_t>& offsets, size_t place) {
     return offsets[place + 1] - offsets[place];
   };
-  // Each rank begins with another one, so that no rank is everybody's first.
+  // Each rank starts with a different one, so that no rank is the first for
+  // all.
   for (size_t step = 1; step < group.size(); ++step) {
     const size_t from = group.Previous(step);
     plan->Receive(kAll, group.ranks[from], output + receive_offsets[from],

@@ -1,7 +1,7 @@
-// Alltoall and reducescatter over messages between pairs of ranks: each byte
-// travels once, straight to where it belongs. As plans.
+// Alltoall and reducescatter over messages between pairs of ranks, as plans.
+// Each byte is sent once, directly to its destination.
 //
-// Called by PlanByMessages, on all ranks of the group with sizes that fit.
+// Called by PlanByMessages, on all ranks of the group with matching sizes.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_P2P_SCATTER_H_
 #define TF_HVD_RUNTIME_TRANSPORT_P2P_SCATTER_H_
 
@@ -17,16 +17,16 @@
 
 namespace tf_hvd {
 
-// Offsets have one element more than the group has ranks: what goes to place i
-// begins at `send_offsets[i]` of `input`, what comes from there at
+// Offsets have one more element than the group has ranks. The data for place i
+// begins at `send_offsets[i]` of `input`, the data from there at
 // `receive_offsets[i]` of `output`; in bytes.
 void ExchangeAll(const RankGroup& group, const char* input,
                  const std::vector<size_t>& send_offsets, char* output,
                  const std::vector<size_t>& receive_offsets, P2PPlan* plan);
 
-// Each rank gets its run, reduced in the order of the ranks. In pieces: while
-// one is reduced the next is under way. The operation must not be Average: see
-// AverageAsSum. `runs` stays until the plan has been gone through.
+// Each rank receives its run, reduced in the order of the ranks. In pieces:
+// while one is reduced the next is in transit. The operation must not be
+// Average: see AverageAsSum. `runs` must exist until the plan is finished.
 void ReduceScatterPieces(const RankGroup& group, const RankRuns& runs,
                          const ReduceOptions& options, const Staging& staging,
                          P2PPlan* plan);

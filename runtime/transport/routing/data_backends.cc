@@ -38,11 +38,10 @@ void DataBackends::AddGpus(const Topology& topology, Doorbell* doorbell) {
   const auto warn = [this] {
     if (warn_ == nullptr) return;
     std::exchange(warn_, nullptr)(
-        "tensors on GPUs go through the host's memory, which is slower than "
-        "NCCL: " +
+        "GPU tensors move through host memory, which is slower than NCCL: " +
         gpu_access_.no_nccl +
-        ". Install nvidia-nccl-cu12, or name libnccl.so.2 by "
-        "TF_HVD_NCCL_LIBRARY; TF_HVD_NCCL=0 says that it is meant so");
+        ". Install nvidia-nccl-cu12, or set TF_HVD_NCCL_LIBRARY to the path of "
+        "libnccl.so.2. If this is intended, set TF_HVD_NCCL=0");
   };
   for (Backend* const host : hosts) {
     pinned_.emplace_back(gpu_access_.devices.get(), host, topology.rank, warn);
@@ -54,10 +53,10 @@ std::string DataBackends::Describe() const {
   if (!gpu_.has_value()) return DescribeHost();
   const bool cuda_aware = gpu_access_.options.connect_by_mpi != nullptr;
   const std::string else_by =
-      cuda_aware ? "by CUDA-aware MPI" : "by way of the host's memory";
+      cuda_aware ? "by CUDA-aware MPI" : "through host memory";
   const std::string text = DescribeHost() + "; on GPUs ";
   if (gpu_access_.nccl == nullptr) {
-    return text + else_by + ", for " + gpu_access_.no_nccl;
+    return text + else_by + ", because " + gpu_access_.no_nccl;
   }
   std::string others;
   bool all = true;
@@ -69,7 +68,7 @@ std::string DataBackends::Describe() const {
     }
   }
   if (others.empty()) return text + "by NCCL";
-  if (all) return text + else_by + ", as HOROVOD_GPU_OPERATIONS says";
+  if (all) return text + else_by + ", because of HOROVOD_GPU_OPERATIONS";
   return text + others + " " + else_by + ", the rest by NCCL";
 }
 

@@ -1,16 +1,16 @@
-// DataBackends: the ways to move data that a rank of a world has, in the order
-// in which they are asked. The first that serves an operation gets it:
+// DataBackends: the backends of a rank, in the order in which they are asked.
+// The first that serves an operation gets it:
 //
 //   shm        all members of the set share this node
 //   two_level  some node has several members; all but alltoall and Adasum
 //   p2p        everything else
 //
-// and of tensors in the memory of GPUs
+// and for tensors in GPU memory
 //
-//   gpu        by NCCL; sets of one rank without
-//   pinned     by way of the host's memory and the ways above, in their order
+//   gpu        through NCCL; sets of one rank without it
+//   pinned     through host memory and the backends above, in their order
 //
-// Which there are is the same on all ranks.
+// The list is the same on all ranks.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_ROUTING_DATA_BACKENDS_H_
 #define TF_HVD_RUNTIME_TRANSPORT_ROUTING_DATA_BACKENDS_H_
 
@@ -37,21 +37,22 @@ namespace tf_hvd {
 
 class DataBackends {
  public:
-  // `arena`: of this node; nothing if the job's data goes by messages. `p2p`,
-  // and what `wake` uses, outlive the backends.
+  // `arena`: of this node; empty if the job's data moves by messages. `p2p`,
+  // and the objects that `wake` uses, outlive the backends.
   DataBackends(const Topology& topology, const std::optional<ShmArena>& arena,
                ShmBackend::Wake wake, PointToPoint* p2p, Doorbell* doorbell,
                const GpuAccess& gpu = GpuAccess(),
                SlotOptions slots = SlotOptions());
 
-  // Whether a job's nodes share memory for data, if they may: a node of one
-  // rank has such memory for itself where others have several.
+  // Whether a job's nodes need shared memory for data, if allowed: a node with
+  // one rank has such memory only if other nodes have several ranks.
   static bool NeedArenas(const Topology& topology);
 
   std::vector<Backend*> all() { return all_; }
   GpuDevices* gpus() { return gpu_access_.devices.get(); }
 
-  // No operation is under way any more. In peace it waits for the other ranks.
+  // No operation is in progress any more. After an orderly end (`clean`) it
+  // waits for the other ranks.
   void Close(bool clean) {
     if (gpu_.has_value()) gpu_->Close(clean);
     bell_.reset();
@@ -71,7 +72,8 @@ class DataBackends {
   GpuAccess gpu_access_;
   std::optional<GpuBackend> gpu_;
   std::deque<PinnedBackend> pinned_;
-  std::function<void(const std::string&)> warn_;  // null once it was told
+  std::function<void(const std::string&)>
+      warn_;  // null after the first warning
   std::vector<Backend*> all_;
 };
 

@@ -10,8 +10,8 @@
 namespace tf_hvd {
 namespace {
 
-// A sum's options, first within a node, then across nodes. All else than a sum
-// is scaled before and after.
+// A sum's options: first within a node, then across nodes. Other reductions are
+// scaled before and after.
 struct Parts {
   ReduceOptions inside;
   ReduceOptions across;
@@ -21,8 +21,8 @@ Parts InTwo(const ReduceOptions& options, size_t ranks) {
   const ReduceOptions whole = AverageAsSum(options, ranks);
   Parts parts = {whole, whole};
   parts.across.prescale = 1.0;
-  // Half precisions are rounded on their way: a sum that is made smaller is so
-  // before it can overflow.
+  // Half-precision values are rounded before they are sent, so a factor that
+  // makes the sum smaller is applied before it can overflow.
   const bool half =
       whole.dtype == DType::kFloat16 || whole.dtype == DType::kBfloat16;
   const double scale = whole.postscale / whole.divisor;
@@ -114,12 +114,12 @@ bool TwoLevelBackend::Serves(const OperationSpec& spec) const {
   if (found == layouts_.end()) return false;
   const Layout& layout = found->second;
   if (layout.nodes->members.size() < 2) return false;
-  // Members that are alone on their nodes have nothing to share.
+  // Members that are the only ones on their nodes have nothing to share.
   if (layout.most < 2) return false;
   return HasRoomAcross(spec.kind, *layout.nodes, slot_bytes_);
 }
 
-// What goes across, but for what each piece is.
+// The exchange across nodes, except for the data of each piece.
 OperationSpec TwoLevelBackend::ExchangeOf(const OperationSpec& spec,
                                           const Layout& layout) {
   OperationSpec exchange;

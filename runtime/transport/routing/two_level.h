@@ -1,11 +1,11 @@
-// TwoLevelBackend: collectives of sets with members on several nodes (ADR 11),
-// all but alltoall, which has nothing to share. The members on a node reduce or
-// gather among themselves through its shared memory, each its slice; the ranks
-// that own the same slice, one on each node, exchange it by messages; then the
-// node's members fetch the results. All slices cross at once, and each byte
-// once for each node.
+// TwoLevelBackend: collectives of sets with members on several nodes (ADR 11);
+// all except alltoall, which has no data in common. The members on a node
+// reduce or gather through its shared memory, each one its slice. The ranks
+// that own the same slice, one on each node, exchange it by messages. Then the
+// node's members fetch the results. All slices cross concurrently, and each
+// byte crosses once per node.
 //
-// As Backend: holder of the progress lock only.
+// As for Backend, called only by the holder of the progress lock.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_ROUTING_TWO_LEVEL_H_
 #define TF_HVD_RUNTIME_TRANSPORT_ROUTING_TWO_LEVEL_H_
 
@@ -26,7 +26,7 @@ namespace tf_hvd {
 
 class TwoLevelBackend final : public Backend {
  public:
-  // `nodes`: the ranks of each node of the job, ascending; `rank`: this one.
+  // `nodes`: the ranks on each node of the job, ascending; `rank`: this one.
   // `shm`, of this node, and `p2p` outlive the backend.
   TwoLevelBackend(std::vector<std::vector<int>> nodes, int rank,
                   ShmBackend* shm, PointToPoint* p2p,
@@ -41,12 +41,13 @@ class TwoLevelBackend final : public Backend {
   void SetRemoved(int32_t set) override { layouts_.erase(set); }
 
  private:
-  // A set as it lies on the nodes.
+  // The layout of a set on the nodes.
   struct Layout {
     std::shared_ptr<const NodeLayout> nodes;
     size_t most = 0;   // members on one node
     SetMembers local;  // on this node
-    SetMembers group;  // the owners of this rank's place; null if it is none
+    SetMembers group;  // the owners with this rank's place; null if this rank
+                       // is not an owner
   };
 
   Layout LayoutOf(const std::vector<int>& ranks) const;
@@ -56,9 +57,9 @@ class TwoLevelBackend final : public Backend {
   const std::vector<std::vector<int>> nodes_;
   const int rank_;
   ShmBackend* const shm_;
-  const size_t slot_bytes_;  // that every node's slots have
+  const size_t slot_bytes_;  // size of each slot, the same on all nodes
   P2PBackend across_;
-  std::map<int32_t, Layout> layouts_;  // by set, of those with this rank
+  std::map<int32_t, Layout> layouts_;  // by set, for sets with this rank
 };
 
 }  // namespace tf_hvd

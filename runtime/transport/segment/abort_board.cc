@@ -6,10 +6,10 @@
 namespace tf_hvd {
 namespace {
 
-// A writer that is alive is done after far fewer looks.
+// A living writer finishes within far fewer attempts.
 constexpr int kReadAttempts = 1000;
 
-// False if the slot is empty, or its writer died in the middle.
+// False if the slot is empty, or if its writer died while writing.
 bool ReadSlot(const AbortSlot& slot, AbortRecord* record) {
   for (int attempt = 0; attempt < kReadAttempts; ++attempt) {
     const uint32_t version = slot.version;

@@ -1,9 +1,9 @@
-// AbortBoard: where the ranks of a node write why the job cannot go on. Lies in
-// the node's shared segment.
+// AbortBoard: in the node's shared segment, the reasons that its ranks have
+// written why the job cannot continue.
 //
-// Each rank writes its own slot only, so no lock is shared between processes
-// and a rank that dies while it writes spoils nothing but its own slot, whose
-// half-written text readers pass over.
+// Each rank writes only its own slot, so no lock is shared between processes. A
+// rank that dies while writing damages only its own slot; readers skip its
+// incomplete text.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_SEGMENT_ABORT_BOARD_H_
 #define TF_HVD_RUNTIME_TRANSPORT_SEGMENT_ABORT_BOARD_H_
 
@@ -38,11 +38,13 @@ struct AbortState {
 
 class AbortBoard {
  public:
-  // All in shared memory: `slots` of the node's `count` ranks; mine is `own`.
+  // All in shared memory: `slots` of the node's `count` ranks; `own` is this
+  // rank's.
   AbortBoard(AbortState* state, AbortSlot* slots, int count, int own)
       : state_(state), slots_(slots), count_(count), own_(own) {}
 
-  // Any thread. False if this rank has written as small a record before.
+  // Any thread. False if this rank has already written an equal or smaller
+  // record.
   bool Write(const AbortRecord& record);
 
   // Any thread: changes with every write of any rank; 0: nothing was written.
@@ -60,7 +62,7 @@ class AbortBoard {
   AbortSlot* const slots_;
   const int count_;
   const int own_;
-  Mutex write_;  // the threads of this process
+  Mutex write_;  // locks out other threads of this process
   uint64_t written_key_ GUARDED_BY(write_) = kNoAbort;
 };
 

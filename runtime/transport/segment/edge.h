@@ -16,8 +16,8 @@
 
 namespace tf_hvd {
 
-// A message of up to kLineBytes travels in one line, which also says that it is
-// there: what else the ring has, one side keeps to itself while there is room.
+// A message of up to kLineBytes is sent in one line, which also signals its
+// arrival. The other members are private to one side while there is room.
 //
 // Zero-filled pages are a valid, empty ring.
 class ShmRing {
@@ -26,7 +26,7 @@ class ShmRing {
   static constexpr size_t kLineBytes = 55;
   static constexpr size_t kBytes = kLines * kLineBytes;
 
-  // Writer: takes what fits.
+  // Writer: accepts as many bytes as fit.
   size_t Write(const char* data, size_t size) {
     const size_t wanted = (size + kLineBytes - 1) / kLineBytes;
     const size_t lines = std::min(wanted, Room(wanted));
@@ -42,8 +42,8 @@ class ShmRing {
     return taken;
   }
 
-  // Reader: gives what is there. `*writer_waits` is set if the writer had to
-  // keep something back and wants to know of the new room.
+  // Reader: returns the available bytes. `*writer_waits` is set if the writer
+  // had to hold bytes back and needs a signal when there is room.
   size_t Read(char* data, size_t size, bool* writer_waits) {
     size_t given = 0;
     uint64_t next = read_.load(std::memory_order_relaxed);
@@ -67,7 +67,7 @@ class ShmRing {
     return given;
   }
 
-  // Anybody.
+  // Any rank.
   bool Readable() const {
     const uint64_t next = read_;
     return lines_[next % kLines].number == next + 1;
@@ -75,13 +75,14 @@ class ShmRing {
 
  private:
   struct alignas(64) Line {
-    std::atomic<uint64_t> number;  // of all lines, from 1; when it is there
+    // Of all lines, from 1; written when the line is complete.
+    std::atomic<uint64_t> number;
     uint8_t size;
     char data[kLineBytes];
   };
   static_assert(sizeof(Line) == 64, "one line");
 
-  // How many lines are free, as far as it takes to know of so many.
+  // Number of free lines, counted up to `wanted` if that suffices.
   size_t Room(size_t wanted) {
     const auto room = [this] {
       return kLines - static_cast<size_t>(written_ - seen_);
@@ -89,15 +90,16 @@ class ShmRing {
     if (room() >= wanted) return wanted;
     seen_ = read_;
     if (room() >= wanted) return wanted;
-    writer_waits_ = 1;  // before the second look: the reader may be just done
+    // Before checking again: the reader may have just finished.
+    writer_waits_ = 1;
     seen_ = read_;
     return room();
   }
 
-  // The writer's own.
+  // Used only by the writer.
   alignas(64) uint64_t written_ = 0;
-  uint64_t seen_ = 0;  // of read_
-  // The reader's, which the writer looks at when the ring seems full.
+  uint64_t seen_ = 0;  // last known value of read_
+  // The reader's; the writer reads it when the ring seems full.
   alignas(64) std::atomic<uint64_t> read_{0};
   size_t used_ = 0;  // of the next line
   alignas(64) std::atomic<uint32_t> writer_waits_{0};
@@ -109,8 +111,8 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free,
 
 class ShmEdge : public Edge {
  public:
-  // All three lie in the segment, which must outlive the edge. `bell` is the
-  // neighbour's.
+  // The arguments are in the segment, which must outlive the edge. `bell` is
+  // the neighbour's.
   ShmEdge(ShmRing* out, ShmRing* in, Doorbell* bell)
       : out_(out), in_(in), bell_(bell) {}
 
@@ -123,8 +125,8 @@ class ShmEdge : public Edge {
   size_t Read(char* data, size_t size) override {
     bool writer_waits = false;
     const size_t given = in_->Read(data, size, &writer_waits);
-    // Not only if asleep: it may be on its way to sleep, looking for arrivals
-    // but not for room.
+    // Unconditionally: the neighbour may be about to sleep, when it checks for
+    // arrivals but not for room.
     if (writer_waits) bell_->Ring();
     return given;
   }

@@ -13,9 +13,9 @@ namespace {
 
 constexpr std::chrono::seconds kGrace{5};
 
-// True if the pipe was cut, false if it was told to end. After a signal the
-// kernel, or the loop, reads again from that number, which may be the script's
-// socket by then: this thread takes none.
+// True if the pipe was closed, false if the thread was asked to end. This
+// thread blocks all signals: after a signal the read would be repeated with the
+// same number, which may be the script's socket by then.
 bool AwaitCut(const OpenFile& read_end) {
   sigset_t all;
   sigfillset(&all);
@@ -24,14 +24,14 @@ bool AwaitCut(const OpenFile& read_end) {
   ssize_t got = 0;
   do {
     got = read(read_end.number(), &byte, 1);
-  } while (got < 0 && errno == EINTR && read_end.IsThere());
+  } while (got < 0 && errno == EINTR && read_end.IsOpen());
   return got != 1;
 }
 
 }  // namespace
 
-// A thread that reads keeps its end of the pipe open: that it was closed shows
-// when the other end is closed as well.
+// A thread blocked in a read keeps its end of the pipe open: it notices the
+// closing only when the other end is closed as well.
 FdGuard::FdGuard(std::function<void()> on_cut)
     : alarm_(std::make_shared<Alarm>()) {
   int ends[2];
@@ -46,8 +46,8 @@ FdGuard::FdGuard(std::function<void()> on_cut)
       if (!alarm->on_cut) return;
       alarm->on_cut();
     }
-    // Time to raise the error and to end; MPI's threads, whose files are gone
-    // as well, may keep a process for ever.
+    // Time to raise the error and exit. MPI's threads, which have lost their
+    // files as well, may block the exit indefinitely.
     std::this_thread::sleep_for(kGrace);
     _exit(1);
   });
@@ -60,9 +60,9 @@ FdGuard::~FdGuard() {
     alarm_->on_cut = nullptr;
   }
   const char byte = 1;
-  const bool told = write_.IsThere() && write(write_.number(), &byte, 1) == 1;
-  // A forked child may hold the pipe that this process has lost: then nobody
-  // can end the thread.
+  const bool told = write_.IsOpen() && write(write_.number(), &byte, 1) == 1;
+  // A forked child may hold the pipe that this process has lost: then the
+  // thread cannot be ended.
   if (told) {
     thread_.join();
   } else {

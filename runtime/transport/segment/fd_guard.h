@@ -1,6 +1,6 @@
-// FdGuard: notices that the script closes file descriptors that it has not
-// opened (os.closerange), tf_hvd's and MPI's among them. The launcher may end
-// the process for that within a millisecond: the notice comes at once.
+// FdGuard: detects a script that closes file descriptors which it has not
+// opened (os.closerange), including those of tf_hvd and MPI. The launcher may
+// end the process within a millisecond, so the report is immediate.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_SEGMENT_FD_GUARD_H_
 #define TF_HVD_RUNTIME_TRANSPORT_SEGMENT_FD_GUARD_H_
 
@@ -15,9 +15,9 @@ namespace tf_hvd {
 
 class FdGuard {
  public:
-  // `on_cut` is called at most once, on a thread of its own, and must not
-  // destroy this; some seconds after it the process ends, with status 1. Blind
-  // while a forked child lives that has not closed its copy.
+  // `on_cut` is called at most once, on a separate thread, and must not destroy
+  // this object. A few seconds later the process exits with status 1. Cannot
+  // detect anything while a forked child exists that has not closed its copy.
   explicit FdGuard(std::function<void()> on_cut);
   ~FdGuard();
 
@@ -25,7 +25,7 @@ class FdGuard {
   FdGuard& operator=(const FdGuard&) = delete;
 
  private:
-  // Outlives this where the thread does.
+  // Outlives this object if the thread does.
   struct Alarm {
     Mutex mutex;
     std::function<void()> on_cut GUARDED_BY(mutex);

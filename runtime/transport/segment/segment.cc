@@ -15,7 +15,7 @@
 
 namespace tf_hvd {
 
-// All zero when new; zero is each part's first state.
+// Initially zero; zero is the initial state of each part.
 struct ShmSegment::Header {
   alignas(64) AbortState abort;
   std::atomic<uint32_t> end;  // an End
@@ -24,7 +24,7 @@ struct ShmSegment::Header {
 struct ShmSegment::RankState {
   alignas(64) Doorbell doorbell;
   std::atomic<uint32_t> left;
-  std::atomic<int32_t> core;  // and one; 0: not known
+  std::atomic<int32_t> core;  // plus 1; 0: unknown
 };
 
 namespace {
@@ -33,7 +33,7 @@ enum End : uint32_t { kOpen = 0, kTogether = 1, kNever = 2 };
 
 size_t RoundUp(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-// Where the parts lie.
+// The offsets of the parts.
 struct Layout {
   Layout(const ShmShape& shape, size_t header_bytes, size_t rank_bytes) {
     const auto ranks = static_cast<size_t>(shape.local_size);
@@ -44,7 +44,7 @@ struct Layout {
     bytes = arena_at;
     if (shape.has_arena) bytes += ShmArena::BytesFor(shape.local_size);
   }
-  // Of a rank in the arena; without one, the end.
+  // The slots of a rank in the arena; without an arena, the end.
   size_t SlotsOf(const ShmShape& shape, int local_rank) const {
     if (!shape.has_arena) return bytes;
     return arena_at + ShmArena::SlotsAt(shape.local_size, local_rank);
@@ -64,27 +64,26 @@ std::string RandomName() {
   return name;
 }
 
-// /dev/shm is the environment's: its faults are told with a cure.
+// /dev/shm belongs to the environment: its errors come with advice.
 Status ShmError(const std::string& what, size_t bytes) {
   const int error = errno;
-  std::string text = "shared memory between the ranks of a machine: " + what +
+  std::string text = "shared memory between the ranks on a machine: " + what +
                      " failed: " + std::strerror(error) + ".";
   if (error == ENOSPC || error == ENOMEM) {
-    text +=
-        " /dev/shm has no room for " + std::to_string(bytes) +
-        " bytes: remove old files there, give it more (docker run "
-        "--shm-size=1g), or set TF_HVD_NODE_DATA=mpi, which needs little of "
-        "it and is slower.";
+    text += " /dev/shm has no room for " + std::to_string(bytes) +
+            " bytes: remove old files there, enlarge it (docker run "
+            "--shm-size=1g), or set TF_HVD_NODE_DATA=mpi, which is slower but "
+            "needs little space there.";
   } else if (error == ENOENT || error == ENOSYS || error == EACCES) {
     text +=
-        " /dev/shm must be there, writable, and the same for all ranks of "
+        " /dev/shm must exist, be writable, and be the same for all ranks of "
         "the machine (containers: docker run --ipc=host).";
   }
   return FailedPrecondition(text);
 }
 
-// 0, or an error. A signal interrupts a call, which must be made anew: pieces
-// are done before a profiler's next one.
+// 0, or an error. A call interrupted by a signal must be repeated; each piece
+// is short enough to finish before a profiler's next signal.
 int Reserve(int file, size_t begin, size_t end) {
   constexpr size_t kPiece = size_t{1} << 20;
   int error = 0;
@@ -140,7 +139,7 @@ Status ShmSegment::Attach(const std::string& name, const ShmShape& shape,
 
 Status ShmSegment::Map(bool create) {
   const Layout layout(shape_, sizeof(Header), sizeof(RankState));
-  // Sets close-on-exec by itself.
+  // shm_open sets close-on-exec.
   const int file =
       shm_open(name_.c_str(), O_RDWR | (create ? O_CREAT | O_EXCL : 0),
                S_IRUSR | S_IWUSR);
@@ -174,8 +173,8 @@ void ShmSegment::RemoveName() {
   named_ = false;
 }
 
-// The process's lock and not the open file's: a forked child that outlives a
-// rank would keep the latter.
+// A lock of the process, not of the open file, which a forked child that
+// outlives the rank would keep.
 Status ShmSegment::ClaimAlive(int local_rank) {
   struct flock lock = ByteOf(local_rank, F_WRLCK);
   if (fcntl(file_.number(), F_SETLK, &lock) != 0)
@@ -195,7 +194,8 @@ void ShmSegment::LoseFile(int local_rank) {
 }
 
 bool ShmSegment::HasDied(int local_rank) const {
-  // Whoever leaves in order says so before the lock goes: this order of looks.
+  // A rank that leaves normally marks that before it releases the lock, so the
+  // checks are in this order.
   return !HolderOf(local_rank).has_value() && !HasLeft(local_rank);
 }
 
@@ -234,7 +234,8 @@ Doorbell* ShmSegment::doorbell(int local_rank) {
 bool ShmSegment::SharesCore(int local_rank) {
   const int core = sched_getcpu() + 1;
   std::atomic<int32_t>& own = rank_state(local_rank)->core;
-  // Mostly it has not moved, and the others keep their copy of the line.
+  // Usually it has not changed, and the other ranks keep their copy of the
+  // line.
   if (own.load(std::memory_order_relaxed) != core) own = core;
   for (int rank = 0; rank < shape_.local_size; ++rank) {
     if (rank != local_rank &&

@@ -1,8 +1,8 @@
-// ShmSegment: the memory that the ranks of one node share: doorbells, rings of
-// the tree's edges, the abort board, who is alive, and where tensors move.
+// ShmSegment: the memory shared by the ranks on one node: doorbells, rings of
+// the tree's edges, the abort board, signs of life, and the arena for tensors.
 //
-// The node's leader makes it, the others map it, then its name is removed: it
-// vanishes with the last process however that ends.
+// The node's leader creates it, the other ranks map it, then its name is
+// removed. It vanishes with the last process, however that ends.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_SEGMENT_SEGMENT_H_
 #define TF_HVD_RUNTIME_TRANSPORT_SEGMENT_SEGMENT_H_
 
@@ -23,7 +23,8 @@
 
 namespace tf_hvd {
 
-// What decides the size of a segment; the same on all ranks of the node.
+// The parameters that determine the size of a segment; the same on all ranks of
+// the node.
 struct ShmShape {
   int local_size = 1;
   bool has_arena = false;
@@ -31,16 +32,16 @@ struct ShmShape {
 
 class ShmSegment {
  public:
-  // What a segment takes of /dev/shm.
+  // The size of a segment in /dev/shm.
   static size_t BytesFor(const ShmShape& shape);
 
-  // The leader: a new segment for `local_size` ranks. Room is reserved now, but
-  // for the ranks' slots, so that a full /dev/shm is this error and not a
-  // SIGBUS later.
+  // The leader: creates a segment for `local_size` ranks. Space is reserved
+  // now, except for the ranks' slots, so that a full /dev/shm is an error here
+  // and not a SIGBUS later.
   static Status Create(const ShmShape& shape,
                        std::unique_ptr<ShmSegment>* segment);
 
-  // The others: maps the segment of that name.
+  // Other ranks: maps the segment with that name.
   static Status Attach(const std::string& name, const ShmShape& shape,
                        std::unique_ptr<ShmSegment>* segment);
 
@@ -50,43 +51,43 @@ class ShmSegment {
 
   const std::string& name() const { return name_; }
 
-  // Each rank: room for its slots, with the same error. Where a machine has
-  // several memory nodes, the kernel takes it from that of the caller's core.
+  // Each rank: reserves the space of its slots, with the same error. On a
+  // machine with several NUMA nodes the kernel takes it from the caller's node.
   Status ReserveSlots(int local_rank);
 
   // The leader, once all ranks have attached.
   void RemoveName();
 
-  // Says that this rank is alive, for as long as its process is. The kernel
-  // lets go of the claim when the process ends, in whatever way, across
-  // containers; a child of the process does not inherit it.
+  // Marks this rank as alive as long as its process exists. The kernel releases
+  // the claim when the process ends, for any reason, across containers; a child
+  // of the process does not inherit it.
   Status ClaimAlive(int local_rank);
 
-  // This rank leaves in order: from now on its end is no death.
+  // This rank leaves normally: from now on its end is not a death.
   void MarkLeft(int local_rank);
 
-  // The script has closed this rank's file, and its claim went with it: nobody
-  // shall take that for its death, nor can this rank tell who has died.
+  // The script has closed this rank's file, which released its claim. Other
+  // ranks must not take that for its death, and this rank cannot detect deaths
+  // any more.
   void LoseFile(int local_rank);
 
   // True if the process of that other rank has ended without MarkLeft.
   bool HasDied(int local_rank) const;
   bool HasLeft(int local_rank) const;
 
-  // The process that claims that other rank; nothing if none does any more, and
-  // 0 if it cannot be seen from here.
+  // The process that holds that other rank's claim; empty if none does any
+  // more, and 0 if it is not visible from here.
   std::optional<pid_t> HolderOf(int local_rank) const;
 
   // How the ranks of the node end MPI (FinalizeBarrier): together, or not at
-  // all. The first who settles it decides for all; returns what counts.
+  // all. The first call decides for all; returns the decision.
   bool SettleEnd(bool together);
   std::optional<bool> settled_end() const;
 
   Doorbell* doorbell(int local_rank);
 
-  // Whether another rank was on the core that this thread is on when it looked
-  // last. For threads of that rank that wait; they tell the others so where
-  // they are.
+  // Whether another rank was last seen on this thread's core. For waiting
+  // threads of that rank; the call also publishes this thread's core.
   bool SharesCore(int local_rank);
 
   AbortState* abort_state();
@@ -95,7 +96,7 @@ class ShmSegment {
   // The ring from local rank `from` to `to`; one of them is 0, the leader.
   ShmRing* ring(int from, int to);
 
-  // Through which tensors move; nothing if the shape is without.
+  // The memory that tensors move through; empty if the shape has none.
   std::optional<ShmArena> arena();
 
  private:

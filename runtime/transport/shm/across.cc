@@ -11,12 +11,11 @@
 namespace tf_hvd {
 namespace {
 
-// What one member gives to or gets from one piece, at least: messages that are
-// shorter cost as much.
+// Minimum size of one member's part of a piece: shorter messages cost as much.
 constexpr size_t kLeastPartBytes = size_t{4} << 10;
 
-// The parts of an allgather that one slot has: what the members that one owner
-// serves give on all nodes.
+// Number of parts in one slot of an allgather: the data of the members that one
+// owner serves, on all nodes.
 size_t GatherParts(const NodeLayout& layout) {
   size_t parts = 0;
   for (const auto& members : layout.members) {
@@ -25,8 +24,8 @@ size_t GatherParts(const NodeLayout& layout) {
   return parts;
 }
 
-// Those of a reducescatter: one for each member of the set, and the results of
-// those that one owner serves on its node.
+// The same for a reducescatter: one part for each member of the set, and the
+// results for those that one owner serves on its node.
 size_t ScatterParts(const NodeLayout& layout) {
   size_t most = 0;
   for (const auto& members : layout.members) {
@@ -39,8 +38,8 @@ size_t PartBytes(size_t slot_bytes, size_t parts) {
   return slot_bytes / std::max<size_t>(parts, 1) / kSliceAlign * kSliceAlign;
 }
 
-// Each owner has a slice of what the root gives, and takes it to or from the
-// other nodes.
+// Each owner has a slice of the root's data, and sends it to, or receives it
+// from, the other nodes.
 class BroadcastAcross final : public ShmPlan {
  public:
   BroadcastAcross(const OperationSpec& local, size_t me,
@@ -63,7 +62,7 @@ class BroadcastAcross final : public ShmPlan {
   uint64_t count() const override {
     return PiecesOf(spans_.count(), piece_bytes_);
   }
-  // Elsewhere, the slot is where an owner's slice arrives.
+  // On other nodes the slot receives an owner's slice.
   bool Publishes(size_t place) const override {
     return at_root_ ? place == root_ : place < layout_.owners;
   }
@@ -106,7 +105,7 @@ class BroadcastAcross final : public ShmPlan {
   int64_t Bytes(uint64_t piece) const {
     return static_cast<int64_t>(BytesIn(piece, spans_.count(), piece_bytes_));
   }
-  // Where an owner's slice begins.
+  // Start of an owner's slice.
   size_t CutOf(uint64_t piece, size_t owner) const {
     return CutAt(static_cast<size_t>(Bytes(piece)), owner, layout_.owners);
   }
@@ -120,10 +119,10 @@ class BroadcastAcross final : public ShmPlan {
   bool at_root_ = false;
 };
 
-// Piece k has the k-th part of what each rank gives. In an owner's slot lie, in
-// the order of the nodes, the parts of those that it serves, and that the
-// owners of its place serve on the other nodes. The others' parts begin their
-// slots.
+// Piece k has the k-th part of each rank's data. An owner's slot contains, in
+// the order of the nodes, the parts of the ranks that it serves, and those that
+// the owners of its place serve on the other nodes. Other ranks' slots start
+// with their parts.
 class AllgatherAcross final : public ShmPlan {
  public:
   AllgatherAcross(const OperationSpec& local, size_t me,
@@ -188,14 +187,14 @@ class AllgatherAcross final : public ShmPlan {
   }
 
  private:
-  // The place in the set of one on this node.
+  // The place in the set of a rank on this node.
   size_t Here(size_t place) const {
     return layout_.members[layout_.here][place];
   }
   size_t Bytes(uint64_t piece, size_t place) const {
     return parts_.BytesOf(piece, Here(place));
   }
-  // Where a rank of this node has put its own part into its slot.
+  // Position of a rank's own part in its slot, for a rank on this node.
   size_t OwnAt(uint64_t piece, size_t place) const {
     size_t at = 0;
     if (place >= layout_.owners) return at;
@@ -210,11 +209,11 @@ class AllgatherAcross final : public ShmPlan {
   const NodeParts parts_;
 };
 
-// Piece k has the k-th part of what each rank gets. A slot has a section for
-// each owner: the parts of all that the owners of its place serve, in the order
-// of the nodes. The owner reduces its node's inputs of its section where that
-// lies in its own slot; behind all sections comes what those get that it
-// serves here.
+// Piece k has the k-th part of each rank's result. A slot has a section for
+// each owner: the parts of all ranks that the owners of its place serve, in the
+// order of the nodes. The owner reduces its node's inputs of its section in its
+// own slot. After all sections come the results for the ranks that it serves
+// here.
 class ReducescatterAcross final : public ShmPlan {
  public:
   ReducescatterAcross(const OperationSpec& local, size_t me,
@@ -283,7 +282,7 @@ class ReducescatterAcross final : public ShmPlan {
   }
 
  private:
-  // That of the results comes behind that of the last owner.
+  // The section of the results follows that of the last owner.
   size_t SectionAt(size_t owner) const {
     size_t parts = 0;
     for (const auto& members : layout_.members) {

@@ -1,6 +1,6 @@
-// Pieces of operations that other nodes have their part in (docs/adr/0011): the
-// ranks that hold the same place on each node, as far as all nodes have one,
-// exchange by messages what the rest of their nodes gives and needs.
+// Pieces of operations that also involve other nodes (docs/adr/0011). The ranks
+// with the same place on each node, as far as all nodes have one, exchange the
+// data of their nodes by messages.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_SHM_ACROSS_H_
 #define TF_HVD_RUNTIME_TRANSPORT_SHM_ACROSS_H_
 
@@ -13,22 +13,22 @@
 
 namespace tf_hvd {
 
-// What of an operation is this node's part, and what goes across.
+// This node's part of an operation, and the exchange with other nodes.
 struct ShmAcross {
   std::shared_ptr<const NodeLayout> layout;
-  size_t slot_bytes = 0;  // no more than the slots of any of the nodes have
+  size_t slot_bytes = 0;  // the smallest slot size of all nodes
   size_t root = 0;        // kBroadcast: its place in the set
-  // Of the owners that hold this rank's place, but for what each piece is.
+  // Among the owners with this rank's place; without the data of each piece.
   OperationSpec exchange;
   Backend* by = nullptr;
 };
 
-// Whether the slots have room for parts that are worth a message.
+// Whether the slots have room for parts that are large enough for a message.
 bool HasRoomAcross(OpKind kind, const NodeLayout& layout, size_t slot_bytes);
 
-// `local`: in the words of this rank but with the ranks of this node, of which
-// it is the one at `me`. Spans and numbers are those of all ranks of the set.
-// Both stay.
+// `local`: this rank's view, but with the ranks on this node, among which this
+// rank is at `me`. Spans and numbers are those of all ranks of the set. Both
+// arguments must outlive the plan.
 std::unique_ptr<ShmPlan> PlanAcross(const OperationSpec& local, size_t me,
                                     const ShmAcross& across);
 

@@ -11,10 +11,10 @@
 namespace tf_hvd {
 namespace {
 
-// Up to this length all ranks reduce all: there is one wait less.
+// Up to this length all ranks reduce everything, which saves one wait.
 constexpr size_t kSmallBytes = size_t{16} << 10;
-// Pieces of long ones: enough of them for one to be on its way in while another
-// is reduced, and none so short that waiting counts.
+// Pieces of long data: enough that one is received while another is reduced,
+// and none so short that waiting dominates.
 constexpr size_t kLeastPieceBytes = size_t{128} << 10;
 constexpr int64_t kPieces = 4;
 constexpr auto kAlign = static_cast<int64_t>(kSliceAlign);
@@ -75,7 +75,7 @@ class LargeAllreduce final : public ShmPlan {
   bool Publishes(size_t) const override { return true; }
   bool has_results() const override { return true; }
 
-  // All but this rank's own slice.
+  // All except this rank's own slice.
   void Publish(uint64_t piece, char* slot, SlotWriter* writer) override {
     for (size_t place = 0; place < rule_.owners; ++place) {
       if (place == me_) continue;
@@ -85,8 +85,8 @@ class LargeAllreduce final : public ShmPlan {
     }
   }
 
-  // What crosses is read here next, and written once more by who brings it
-  // back.
+  // Data for other nodes is read here next, and rewritten by the rank that
+  // receives the result.
   void Consume(uint64_t piece, const ShmSlots& slots,
                SlotWriter* writer) override {
     const Range slice = SliceOf(piece, me_);
@@ -125,7 +125,7 @@ class LargeAllreduce final : public ShmPlan {
   }
 
  private:
-  // Empty for a rank that owns none.
+  // Empty for a rank that owns no slice.
   Range SliceOf(uint64_t piece, size_t place) const {
     const int64_t begin = static_cast<int64_t>(piece) * piece_count_;
     const int64_t count = std::min(piece_count_, spans_.count() - begin);

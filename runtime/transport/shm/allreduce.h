@@ -12,18 +12,19 @@
 
 namespace tf_hvd {
 
-// Every rank gives everything and reduces all by itself (short ones), or each
-// reduces its slice of a piece and the others fetch the result.
+// For short data every rank publishes all of it and reduces everything itself.
+// Otherwise each rank reduces its slice of a piece and the others fetch the
+// result.
 std::unique_ptr<ShmPlan> PlanAllreduce(const OperationSpec& spec, size_t me,
                                        size_t slot_bytes);
 
-// Who reduces what of a piece.
+// Which ranks reduce which part of a piece.
 struct SliceRule {
-  size_t owners;  // the first so many ranks have a slice each
-  bool crosses;   // other nodes have their part of the results
+  size_t owners;  // this many ranks, the first ones, have one slice each
+  bool crosses;   // other nodes contribute to the results
 };
 
-// By slices, however short.
+// By slices, even if they are short.
 std::unique_ptr<ShmPlan> PlanSlicedAllreduce(const OperationSpec& spec,
                                              size_t me, size_t slot_bytes,
                                              const SliceRule& rule);

@@ -1,12 +1,12 @@
-// ShmBackend: the collectives of sets whose ranks share a machine, through its
-// shared memory (docs/adr/0010). One stream of pieces for each process set,
+// ShmBackend: the collectives of sets with all ranks on one machine, through
+// its shared memory (docs/adr/0010). One stream of pieces for each process set,
 // through all of its operations: while one rank still reduces a piece, the next
-// ones come in, also those of the next operation.
+// ones arrive, including those of the next operation.
 //
-// No rank waits for another, and none writes to another's memory: what an
-// operation leaves behind when it is given up harms nobody.
+// No rank blocks on another, and none writes to another's memory, so the
+// remains of an abandoned operation are harmless.
 //
-// As Backend: holder of the progress lock only.
+// As for Backend, called only by the holder of the progress lock.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_SHM_BACKEND_H_
 #define TF_HVD_RUNTIME_TRANSPORT_SHM_BACKEND_H_
 
@@ -31,10 +31,10 @@ class ShmOperation;
 
 class ShmBackend final : public Backend {
  public:
-  // Wakes the rank if it sleeps; by its local rank.
+  // Wakes the rank with this local rank if it sleeps.
   using Wake = std::function<void(size_t local_rank)>;
 
-  // `node`: the ranks of this machine, ascending; `rank`: this one.
+  // `node`: the ranks on this machine, ascending; `rank`: this one.
   ShmBackend(const ShmArena& arena, std::vector<int> node, int rank, Wake wake,
              SlotOptions options = SlotOptions());
   std::string_view name() const override { return "shm"; }
@@ -46,16 +46,16 @@ class ShmBackend final : public Backend {
 
   const SlotCounts& counts() const { return counts_; }
 
-  // An operation of this node's members of a set, `local.ranks`, of which other
-  // nodes have some too: see PlanAcross. Called in the agreed order, among
-  // those of Make.
+  // Makes the operation of this node's members of a set, `local.ranks`, that
+  // also has members on other nodes: see PlanAcross. Called in the agreed
+  // order, interleaved with Make.
   Status MakeAcross(OperationSpec local, ShmAcross across,
                     std::unique_ptr<Operation>* operation);
 
  private:
   friend class ShmOperation;
 
-  // What this rank knows of the pieces of one set.
+  // This rank's state of the pieces of one set.
   struct Stream {
     explicit Stream(SlotWriter of) : writer(std::move(of)) {}
 
@@ -65,7 +65,7 @@ class ShmBackend final : public Backend {
     uint64_t done = 0;
     SlotWriter writer;
   };
-  // A slot of mine that somebody, perhaps this rank, may still read.
+  // A slot of this rank that some rank, perhaps this one, may still read.
   struct InUse {
     uint32_t slot = 0;
     uint64_t piece = 0;
@@ -74,7 +74,7 @@ class ShmBackend final : public Backend {
 
   Stream* StreamOf(int32_t set);
   size_t LocalRankOf(int rank) const;
-  // A slot that nobody reads any more; -1 if there is none.
+  // A slot that no rank reads any more; -1 if there is none.
   int FreeSlot();
 
   const ShmArena arena_;
@@ -85,8 +85,8 @@ class ShmBackend final : public Backend {
   SlotCounts counts_;
   std::map<int32_t, Stream> streams_;
   // Operations of all sets that have not published all of their pieces, in the
-  // agreed order. The first one publishes: what comes later takes no slot
-  // without which that could not go on.
+  // agreed order. The first one publishes. A later one takes no slot that the
+  // earlier ones need to continue.
   std::deque<ShmOperation*> publishing_;
   std::vector<uint32_t> free_;
   std::vector<InUse> in_use_;

@@ -10,7 +10,7 @@
 namespace tf_hvd {
 namespace {
 
-// Of what moves on this rank.
+// Bytes moved on this rank.
 size_t BytesOf(const OperationSpec& spec) {
   const auto element =
       static_cast<int64_t>(Reduces(spec.kind) ? SizeOf(spec.reduce.dtype) : 1);
@@ -23,7 +23,7 @@ size_t BytesOf(const OperationSpec& spec) {
   return static_cast<size_t>(bytes);
 }
 
-// Whether all ranks give and get as much.
+// Whether all ranks have equal sizes of data.
 bool IsEven(const OperationSpec& spec) {
   if (spec.kind == OpKind::kAlltoall) {
     const int64_t part = spec.send[0];
@@ -37,7 +37,7 @@ bool IsEven(const OperationSpec& spec) {
       [&](const Span& span) { return span.count == spec.spans[0].count; });
 }
 
-// What costs alike, but for its size.
+// The group of comparable costs, except for the size.
 StoreChoice::Alike AlikeOf(const OperationSpec& spec) {
   if (!IsEven(spec)) return SlotWriter::kUnlike;
   return static_cast<StoreChoice::Alike>(spec.kind) * kDTypeCount +
@@ -96,7 +96,7 @@ Status ShmOperation::Progress(int64_t budget_ns, Poll* poll) {
       return Status::Ok();
     }
     awaited_ = -1;
-    // What has come in is used while it is in the cache.
+    // Received data is used while it is in the cache.
     const bool moved =
         ConsumeOne() || GatherOne() || CrossOne(until_ns) || PublishOne();
     if (!status_.ok()) return status_;
@@ -123,8 +123,8 @@ bool ShmOperation::AllBeyond(uint64_t piece, Counter counter,
   return true;
 }
 
-// Sequentially consistent: whoever goes to sleep says so and looks once more,
-// and here sleepers are looked for after the store.
+// Sequentially consistent: a rank that goes to sleep announces it and checks
+// once more, and here sleepers are checked after the store.
 void ShmOperation::Advance(Counter counter, uint64_t pieces) {
   lines_[me_]->*counter = pieces;
   Count(Counted::kLinesWritten);
@@ -148,8 +148,8 @@ ShmSlots ShmOperation::SlotsOf(uint64_t piece) const {
 bool ShmOperation::PublishOne() {
   if (published_ == plan_->count()) return false;
   const uint64_t piece = first_ + published_;
-  // The line says where the last few pieces lie: none is forgotten that
-  // somebody has not read.
+  // The line has the slots of the last few pieces: none is overwritten that
+  // some rank has not read.
   if (piece >= ShmArena::kSlots &&
       !AllBeyond(piece - ShmArena::kSlots, &ProgressLine::done,
                  [](size_t) { return true; })) {
@@ -180,7 +180,7 @@ bool ShmOperation::ConsumeOne() {
   const uint64_t piece = first_ + consumed_;
   if (consumed_ == published_ || stream_->consumed != piece) return false;
   const bool last = !plan_->has_results();
-  // Others learn that pieces are reduced, and done, in their order.
+  // Other ranks assume that pieces are reduced, and done, in their order.
   if (!across_.has_value() && stream_->reduced != piece) return false;
   if (last && stream_->done != piece) return false;
   if (!AllBeyond(piece, &ProgressLine::published,
@@ -228,7 +228,7 @@ void ShmOperation::SetOut(uint64_t piece, const ShmSlots& slots) {
   }
 }
 
-// All that are on their way move; they end in order.
+// All exchanges in progress move on; they end in order.
 bool ShmOperation::CrossOne(int64_t until_ns) {
   did_ = Phase::kExchange;
   bool moved = false;

@@ -1,9 +1,9 @@
-// ShmOperation: one operation through a node's shared memory, moved on piece by
+// ShmOperation: one operation through a node's shared memory, executed piece by
 // piece; the pieces of a set follow each other through all of its operations.
-// If other nodes have their part in it, each piece goes across between being
-// consumed and being gathered.
+// If other nodes are involved, each piece is exchanged with them between
+// Consume and the gathering of results.
 //
-// As Operation: holder of the progress lock only.
+// As for Operation, called only by the holder of the progress lock.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_SHM_OPERATION_H_
 #define TF_HVD_RUNTIME_TRANSPORT_SHM_OPERATION_H_
 
@@ -33,28 +33,29 @@ class ShmOperation final : public Operation {
 
   Status Progress(int64_t budget_ns, Poll* poll) override;
 
-  // Nobody but this rank writes to its memory: messages of other nodes go to
-  // slots, which stay.
+  // Only this rank writes to its memory: messages of other nodes go to slots,
+  // which are never freed.
   bool Abandon() override { return true; }
 
  private:
   using Counter = std::atomic<uint64_t> ProgressLine::*;
 
-  // A piece whose slice is on its way across; null when it has come.
+  // A piece with its slice in transit between nodes; null after it has arrived.
   struct Crossing {
     uint64_t piece;
     std::unique_ptr<Operation> operation;
   };
 
-  // Each does one thing to one piece, if that is due. Where a rank is waited
-  // for, `awaited_` becomes that rank; where something fails, `status_`.
+  // Each function performs one step of one piece, if possible. If a rank must
+  // be waited for, `awaited_` is set to it; after a failure, `status_`.
   bool PublishOne();
   bool ConsumeOne();
   bool CrossOne(int64_t until_ns);
   bool GatherOne();
   void SetOut(uint64_t piece, const ShmSlots& slots);
 
-  // The first of the others, if `asked` says so, that is not beyond `piece`.
+  // The first other rank for which `asked` holds and that is not beyond
+  // `piece`.
   template <typename Asked>
   bool AllBeyond(uint64_t piece, Counter counter, const Asked& asked);
   void Advance(Counter counter, uint64_t pieces);
@@ -65,25 +66,25 @@ class ShmOperation final : public Operation {
   ShmBackend* const backend_;
   const OperationSpec spec_;
   const size_t me_;
-  const std::optional<ShmAcross> across_;  // nothing: nobody else has a part
+  const std::optional<ShmAcross> across_;  // empty: no other node is involved
   const std::unique_ptr<ShmPlan> plan_;
   ShmBackend::Stream* const stream_;
   SlotWriter* const writer_;
-  const size_t bytes_;  // of what moves on this rank
-  // Its pieces are worth to be timed; of shorter ones the lines are counted.
+  const size_t bytes_;  // moved on this rank
+  // Pieces are long enough to be timed; for shorter ones the lines are counted.
   const bool timed_;
   const StoreChoice::Alike alike_;
   std::vector<size_t> local_ranks_;   // by place
   std::vector<ProgressLine*> lines_;  // by place
   bool begun_ = false;
   uint64_t first_ = 0;  // of the stream
-  // Pieces of this operation that were published and so on.
+  // Pieces of this operation that were published, and so on.
   uint64_t published_ = 0;
   uint64_t consumed_ = 0;
   uint64_t gathered_ = 0;
   std::deque<Crossing> crossing_;
   int awaited_ = -1;
-  Phase did_ = Phase::kPack;  // what was done last
+  Phase did_ = Phase::kPack;  // the last phase
   Status status_;
 };
 

@@ -108,7 +108,7 @@ class Reducescatter final : public ShmPlan {
   }
 
  private:
-  // Of what that rank gets; where in all that is reduced.
+  // The range of that rank's part, in the whole of the reduced data.
   Range PartOf(uint64_t piece, size_t place) const {
     const int64_t before = static_cast<int64_t>(piece) * part_;
     const int64_t begin = runs_.BeginOf(place) + before;

@@ -1,5 +1,5 @@
 // Alltoall and reducescatter in pieces through shared memory: each rank's slot
-// has a part for each of the others.
+// has a part for each other rank.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_SHM_SCATTER_H_
 #define TF_HVD_RUNTIME_TRANSPORT_SHM_SCATTER_H_
 
@@ -11,8 +11,9 @@
 
 namespace tf_hvd {
 
-// A rank knows what it sends and gets, and not what goes between others: with
-// the first piece each tells how many pieces it needs.
+// A rank knows the sizes that it sends and receives, but not those between
+// other ranks. So with the first piece each rank publishes the number of pieces
+// that it needs.
 std::unique_ptr<ShmPlan> PlanAlltoall(const OperationSpec& spec, size_t me,
                                       size_t slot_bytes);
 

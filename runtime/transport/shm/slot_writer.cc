@@ -9,7 +9,7 @@
 namespace tf_hvd {
 namespace {
 
-// What is written in numbers of bytes that differ less costs alike.
+// Writes of about the same size have comparable costs.
 StoreChoice::Alike SizeClass(size_t bytes) {
   StoreChoice::Alike log2 = 0;
   while ((bytes >>= 1) > 0) ++log2;
@@ -31,13 +31,14 @@ void SlotWriter::Publishes(uint64_t piece, StoreChoice::Alike alike, size_t me,
     for (size_t reader = 0; reader <= lines.size(); ++reader) {
       choices_.emplace_back(options_->stores);
     }
-    // Results between inputs: a reader's time is told for each by itself.
+    // Results are measured with an offset from inputs: a reader's time is
+    // separate for each.
     choices_.emplace_back(options_->stores, StoreChoice::kPeriod / 2);
     for (Piece& each : pieces_) each.to.resize(lines.size());
   }
   if (published_->timed) {
-    // Of any other piece the readers' times are gone: others have published
-    // since.
+    // The readers' times of any other piece are lost: newer ones have
+    // overwritten them.
     if (published_->number + pieces_.size() == piece) Learn(*published_);
     published_->timed = false;
     std::fill(published_->to.begin(), published_->to.end(), Written());
@@ -47,8 +48,8 @@ void SlotWriter::Publishes(uint64_t piece, StoreChoice::Alike alike, size_t me,
   published_->alike = alike << kSizeBits;
 }
 
-// A reader that has not timed its part, for what all of it takes is shorter,
-// has left a 0.
+// A reader that has not timed its part, because all of its data is shorter, has
+// left a 0.
 void SlotWriter::Learn(const Piece& piece) {
   const size_t index = piece.number % pieces_.size();
   int64_t all_consumed_ns = 0;

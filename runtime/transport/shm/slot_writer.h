@@ -1,12 +1,12 @@
-// SlotWriter: how one rank puts its part of pieces into its slots, of one
-// process set: by ordinary or by streaming stores. StoreChoice picks the
-// cheaper ones, for each reader, for inputs that all read, and for results.
+// SlotWriter: writes one rank's part of pieces into its slots for one process
+// set, with ordinary or streaming stores. StoreChoice picks the cheaper kind,
+// separately for each reader, for inputs that all read, and for results.
 //
-// It knows what a write has cost itself. What reading it has cost, its readers
-// leave in their ProgressLines; when all of them are done with a piece, the
-// writer learns from it.
+// The writer measures its own cost of a write. Readers leave their cost of
+// reading it in their ProgressLines. When all of them are done with a piece,
+// the writer evaluates it.
 //
-// As Operation: holder of the progress lock only.
+// As for Operation, called only by the holder of the progress lock.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_SHM_SLOT_WRITER_H_
 #define TF_HVD_RUNTIME_TRANSPORT_SHM_SLOT_WRITER_H_
 
@@ -26,15 +26,15 @@
 
 namespace tf_hvd {
 
-// What a rank has written to its slots.
+// The writes of a rank to its slots.
 struct SlotCounts {
   uint64_t ordinary_bytes = 0;
   uint64_t streamed_bytes = 0;
-  // Streamed runs, of inputs or of results. Each ends in one fence.
+  // Streamed runs, of inputs or of results. Each ends with one fence.
   uint64_t streams = 0;
-  // What one reader, or all, got of a piece, if it is long enough to choose a
-  // way for; of these, how many were written the other way to see what it
-  // costs; how often the way was changed.
+  // Writes of a piece for one reader, or for all, that are long enough for a
+  // choice; the number of them that explored the other kind of stores; and the
+  // number of changes of the choice.
   uint64_t writes = 0;
   uint64_t explored = 0;
   uint64_t changes = 0;
@@ -42,30 +42,30 @@ struct SlotCounts {
 
 struct SlotOptions {
   SlotStores stores = SlotStores::kMeasured;
-  std::function<void(const std::string&)> log;  // null: nobody reads it
+  std::function<void(const std::string&)> log;  // null: no log
 };
 
 class SlotWriter {
  public:
   // Readers: the places of the other ranks in the set, and all of them.
   static constexpr size_t kAll = SIZE_MAX;
-  // What is shorter is stored as usual, and not timed.
+  // Shorter data is written with ordinary stores, and not timed.
   static constexpr size_t kLeastBytes = size_t{4} << 10;
 
   SlotWriter(const SlotOptions* options, SlotCounts* counts)
       : options_(options), counts_(counts) {}
 
-  // Of pieces whose parts have other lengths on each rank: nothing is learned,
-  // since a reader's time is that of all that it reads.
+  // For pieces with parts of different lengths on each rank: not evaluated,
+  // because a reader's time is that of everything it reads.
   static constexpr StoreChoice::Alike kUnlike = 0;
 
-  // The rank at place `me` of those with these lines begins to publish a piece,
+  // The rank at place `me` of those with these lines starts to publish a piece,
   // numbered as in ProgressLine.
   void Publishes(uint64_t piece, StoreChoice::Alike alike, size_t me,
                  const std::vector<ProgressLine*>& lines);
-  // It begins to consume one.
+  // The rank starts to consume a piece.
   void Consumes(uint64_t piece) { consumed_ = &OfPiece(piece); }
-  // That has taken so long; 0: it was not timed.
+  // Consuming took this long; 0: not timed.
   void Consumed(int64_t ns) { consumed_->consume_ns = ns; }
 
   // Inputs, while publishing: elements of `list`, or bytes.
@@ -73,26 +73,26 @@ class SlotWriter {
             char* to);
   void Copy(size_t reader, char* to, const void* from, size_t bytes);
 
-  // Results, while consuming: how the next run of them is stored. Once for all
-  // runs of a piece, which have so many bytes together.
+  // Results, while consuming: the kind of stores for the next runs. Called once
+  // for all runs of a piece, which have `bytes` in total.
   Stores StoresOfResults(size_t bytes);
 
-  // One of those runs: ReduceInputs.
+  // Writes one of those runs: ReduceInputs.
   void Reduce(const ReduceOptions& options,
               const std::vector<const void*>& inputs, int64_t count,
               char* output, char* copy, Stores stores);
 
  private:
-  // What one or all readers get of a piece.
+  // The data of a piece for one reader, or for all.
   struct Written {
-    size_t bytes = 0;  // 0: nothing that was timed
+    size_t bytes = 0;  // timed bytes
     int64_t ns = 0;
     Stores stores = Stores::kOrdinary;
     StoreChoice::Alike alike = 0;
   };
   struct Piece {
     uint64_t number = 0;
-    bool timed = false;  // something in it is
+    bool timed = false;  // some part of it is timed
     StoreChoice::Alike alike = 0;
     std::vector<Written> to;  // by the reader's place
     Written to_all;
@@ -105,7 +105,7 @@ class SlotWriter {
   void Learn(const Written& written, int64_t read_ns, size_t reader);
   static constexpr size_t kResults = kAll - 1;
   StoreChoice& ChoiceFor(size_t reader);
-  // Chooses, if this is the first of the piece for that reader.
+  // Chooses the kind of stores at the piece's first write for that reader.
   Stores Choose(Piece* piece, Written* written, size_t bytes,
                 StoreChoice* choice);
   template <typename Write>

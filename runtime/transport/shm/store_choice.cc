@@ -6,19 +6,19 @@
 namespace tf_hvd {
 namespace {
 
-// Samples until a cost is known.
+// Number of samples from which a cost is known.
 constexpr int kEnough = 4;
-// A new cost counts for so much, and for no more than so many times the usual
-// one: a rank that lost its core while it wrote has measured that.
+// Weight of a new cost, and its limit as a multiple of the usual cost: larger
+// values mean that the rank lost its core during the write.
 constexpr double kWeight = 0.125;
 constexpr double kMostRatio = 2.0;
-// The other way is taken at once if it costs no more than this; a smaller gain
-// must show more often. A gain of a tenth in these times is none in the
-// operation's: streams take bandwidth from what runs beside them.
+// The other kind is used immediately if its relative cost is at most this; a
+// smaller gain must be seen more often. A gain of a tenth here does not make
+// the operation faster, because streaming takes bandwidth from concurrent work.
 constexpr double kClearGain = 0.7;
 constexpr double kSomeGain = 0.8;
 constexpr double kScoreWeight = 0.3;
-// So many writes then have to be cheaper on average, or the change is undone.
+// This many writes must then be cheaper on average, or the change is undone.
 constexpr int kTrial = 8;
 constexpr double kConfirmed = 0.85;
 
@@ -38,7 +38,7 @@ Stores StoreChoice::Next(Alike alike) {
   if (rule_ == SlotStores::kAlternating) current_ = Other(current_);
   if (rule_ != SlotStores::kMeasured) return current_;
   if (due_in_ > 0) --due_in_;
-  // The program may do something else now, of which nothing was known before.
+  // The program may do something else now, without earlier measurements.
   if (trial_ > 0 && --trial_ends_ == 0) trial_ = 0;
   if (due_in_ > 0 || trial_ > 0 || !Knows(alike)) return current_;
   due_in_ = kPeriod;
@@ -54,14 +54,14 @@ bool StoreChoice::Knows(Alike alike) const {
 void StoreChoice::Add(Alike alike, Stores stores, double cost) {
   if (rule_ != SlotStores::kMeasured) return;
   if (stores != current_) {
-    // Others were made before the way was changed.
+    // Other writes were made before the last change.
     if (explores_ && Knows(alike)) Explored(cost / usual_[alike].cost);
     explores_ = false;
     return;
   }
   Usual& usual = usual_[alike];
   if (++usual.samples <= kEnough) {
-    // The first writes to a slot also fetch its pages.
+    // The first writes to a slot also fault in its pages.
     usual.cost = usual.samples == 1 ? cost : std::min(usual.cost, cost);
   } else {
     const double most = usual.cost * kMostRatio;

@@ -1,13 +1,14 @@
-// StoreChoice: whether a rank writes to a slot by ordinary or by streaming
-// stores (docs/adr/0024). Which is cheaper depends on how far the reader's core
-// is, which no machine tells reliably: a virtual one hides its caches, and
-// moves. So it is measured, all the time: one write in kPeriod explores the
-// other way.
+// StoreChoice: chooses between ordinary and streaming stores for a rank's
+// writes to a slot (docs/adr/0024). The cheaper kind depends on the distance of
+// the reader's core, which no machine reports reliably: a virtual one hides its
+// caches, and migrates. So it is measured continuously: one write in kPeriod
+// explores the other kind.
 //
-// What is compared is what writing and reading a byte cost together: the writer
-// pays for streaming, the reader gains. A reader's time is that of what all
-// others have written, of which one alone would show little: choices that are
-// made of the same pieces explore at the same ones, on all ranks.
+// The measure is the cost per byte of writing and reading together: streaming
+// costs the writer more and the reader less. A reader's time covers the data of
+// all other ranks, so the change of a single writer would hardly show.
+// Therefore choices for the same pieces explore at the same pieces on all
+// ranks.
 //
 // Not thread-safe; pure.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_SHM_STORE_CHOICE_H_
@@ -23,26 +24,27 @@ namespace tf_hvd {
 
 class StoreChoice {
  public:
-  // Writes that cost alike if they are made alike: of one kind of operation,
-  // one type and about one size. Others are never compared.
+  // Groups writes with comparable costs: one kind of operation, one type and
+  // about one size. Writes of different groups are never compared.
   using Alike = uint32_t;
 
-  // A prime: the same piece of an operation is not explored each time.
+  // A prime, so that exploring does not always hit the same piece of an
+  // operation.
   static constexpr uint64_t kPeriod = 199;
 
-  // `offset`: when it explores within a period, for those that must not at the
-  // same pieces.
+  // `offset`: position of the exploring write within a period, for choices that
+  // must not explore at the same pieces.
   explicit StoreChoice(SlotStores rule, uint64_t offset = 0);
 
-  // How the next write is made.
+  // The kind of stores for the next write.
   Stores Next(Alike alike);
 
-  // What a write that was made so has cost: nanoseconds a byte.
+  // Adds the cost of such a write, in nanoseconds per byte.
   void Add(Alike alike, Stores stores, double cost);
 
-  // How writes are made that do not explore.
+  // The kind of stores for writes that do not explore.
   Stores current() const { return current_; }
-  // The latest cost of such writes before the last change; 0: not known.
+  // The last cost of such writes before the last change; 0: unknown.
   double cost_before() const { return cost_before_; }
 
  private:
@@ -60,15 +62,15 @@ class StoreChoice {
   const SlotStores rule_;
   Stores current_;
   uint64_t due_in_;        // writes until one explores
-  Costs usual_;            // of writes that are made the current way
-  bool explores_ = false;  // a write that did is still to be told
-  double score_ = 1.0;     // explored writes by usual ones; lately
+  Costs usual_;            // of writes with the current kind
+  bool explores_ = false;  // the cost of an exploring write is still awaited
+  double score_ = 1.0;     // explored writes relative to usual ones; recent
   double cost_ = 0;
   double cost_before_ = 0;
-  // After a change: what the other way cost.
+  // After a change: the cost of the previous kind.
   Costs replaced_;
   int trial_ = 0;            // samples still to be compared with it
-  uint64_t trial_ends_ = 0;  // writes until they are not waited for any more
+  uint64_t trial_ends_ = 0;  // writes until the comparison is given up
   double trial_ratios_ = 0;
   int trial_samples_ = 0;
 };

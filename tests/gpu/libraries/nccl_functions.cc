@@ -1,4 +1,5 @@
-// The rest of what tf_hvd looks for in NCCL, by name alone: nobody calls it.
+// The other functions that tf_hvd looks up in NCCL, only by name: they are
+// never called.
 #define FIXTURE_FUNCTION(name) \
   extern "C" int name() { return 0; }
 

@@ -1,5 +1,4 @@
-// The one function of NCCL by which a library tells which it is: BUILD gives
-// the version.
+// NCCL's function that returns the library's version: BUILD sets it.
 extern "C" int ncclGetVersion(int* version) {
   *version = FIXTURE_NCCL_VERSION;
   return 0;

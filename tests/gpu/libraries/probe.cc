@@ -1,10 +1,10 @@
-// What OpenGpuLibraries finds in a process of its own: libraries are never
-// closed, so that each search needs one.
+// Prints the results of OpenGpuLibraries in a separate process: libraries are
+// never closed, so each search needs a new one.
 //
 //   probe <driver> <NCCL> <0 or 1: use NCCL> <candidate> [open first]
 //
-// Prints a line each: the driver's file or why there is none, the NCCL's
-// version and file, why there is none.
+// Prints one line each: the driver's file or the reason why there is none,
+// NCCL's version, NCCL's file, the reason why there is no NCCL.
 #include <dlfcn.h>
 
 #include <iostream>

@@ -1,6 +1,6 @@
-"""Our collectives on TensorFlow's CUDA device, whose driver is software_driver.cc.
+"""Our collectives on TensorFlow's CUDA device, with the driver of software_driver.cc.
 
-TensorFlow's own kernels do nothing there, so tensors come from the host and go back to it.
+TensorFlow's own kernels do nothing there, so tensors come from the host and return to it.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Pieces become a Python environment, without a network and without pip."""
+"""Makes a Python environment from pieces, without a network and without pip."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def is_complete(store: pathlib.Path) -> bool:
 
 
 def why_not_here(manifest: dict[str, object]) -> str:
-    """Why what was prepared cannot run on this machine; or nothing."""
+    """Return why the prepared pieces cannot run on this machine; empty if they can."""
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
     if here != manifest["python"]:
         return f"this is Python {here}, and the pieces are for {manifest['python']}"
@@ -38,7 +38,7 @@ def why_not_here(manifest: dict[str, object]) -> str:
 
 
 def install(store: pathlib.Path) -> None:
-    """A whole environment, or none: what was begun is removed."""
+    """Install a complete environment, or none: a partial one is removed."""
     reason = why_not_here(pieces.read_manifest(store))
     if reason:
         raise pieces.PieceError(reason)

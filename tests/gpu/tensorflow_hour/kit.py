@@ -1,13 +1,13 @@
-"""Real TensorFlow on a GPU that is lent for minutes, on a machine without a network.
+"""Runs real TensorFlow on a GPU that is borrowed for minutes, on a machine without a network.
 
-    kit.py prepare FOLDER     where there is a network: wheels, made smaller, in pieces
-    kit.py receive PIECE...   there, once for each call: checks, keeps, says what is missing
-    kit.py install            there: the pieces become a Python environment
-    kit.py run --out DIR      there: all parts, or those without a result; a report in Markdown
-    kit.py rehearse           here, after `install`: our collectives on a GPU of software
+- `kit.py prepare FOLDER`, where there is a network: makes wheels smaller and cuts them in pieces.
+- `kit.py receive PIECE...`, on the machine, once per call: checks and keeps the pieces.
+- `kit.py install`, on the machine: makes a Python environment from the pieces.
+- `kit.py run --out DIR`, on the machine: runs parts without a result and writes a report.
+- `kit.py rehearse`, here, after `install`: runs our collectives on a software GPU.
 
-All of it needs Python and its standard library alone; `prepare` also pip, and a C compiler.
-docs/gpus.md has what a part is, and how an hour goes.
+Everything needs only Python and its standard library; `prepare` also needs pip and a C compiler.
+See docs/gpu_kits.md for the parts and the sequence of an hour.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ STORE = pathlib.Path(tempfile.gettempdir()) / "tensorflow_hour"
 TENSORFLOW = "2.21"
 MIB = 1 << 20
 INSIDE = "TF_HVD_HOUR_INSIDE"  # set: this is the environment's Python, with all settings
-TESTED = 297  # of the 1,797 digits, as examples/digits_data.py has it
+TESTED = 297  # of the 1,797 digits, as in examples/digits_data.py
 
 
 def prepare(options: argparse.Namespace) -> int:
-    """Downloads, lays out, makes smaller and cuts."""
+    """Download, lay out, make smaller and cut into pieces."""
     folder = options.folder.resolve()
     downloads, tree = folder / "wheels", folder / "tree"
     if not options.no_download:
         wheels.fetch(downloads, options.python, options.tensorflow)
     ours = options.tf_hvd or next(iter(sorted((ROOT / "dist").glob("tf_hvd-*.whl"))), None)
     if ours is None:
-        print("there is no wheel of tf_hvd in dist/: ./dev wheel, or --tf-hvd")
+        print("no wheel of tf_hvd in dist/: run ./dev wheel, or pass --tf-hvd")
         return 1
     shutil.rmtree(tree, ignore_errors=True)
     chosen = [one for one in sorted(downloads.glob("*.whl")) if not is_for_digits(one)]
@@ -68,9 +68,9 @@ def prepare(options: argparse.Namespace) -> int:
     manifest = pieces.cut(tree, folder, options.piece_mib * MIB, about, preset=options.preset)
     shutil.rmtree(tree)
     for what, count in saved.items():
-        print(f"{count / MIB:.0f} MiB of {what} left out")
+        print(f"{count / MIB:.0f} MiB of {what} omitted")
     if not digits:
-        print("no scikit-learn among the wheels: the example has no images")
+        print("scikit-learn is not among the wheels: the example has no images")
     sizes = [row["bytes"] / MIB for row in manifest["pieces"]]
     print(f"pieces: {len(sizes)}, {sum(sizes):.1f} MiB: {' '.join(f'{n:.1f}' for n in sizes)}")
     print(f"each call brings one of {folder}/call-*, and runs `kit.py receive` on it")
@@ -82,7 +82,7 @@ def is_for_digits(wheel: pathlib.Path) -> bool:
 
 
 def write_digits(downloads: pathlib.Path, folder: pathlib.Path) -> bool:
-    """scikit-learn's images as the files of MNIST, which need no scikit-learn to be read."""
+    """Write scikit-learn's images in MNIST's format, which can be read without scikit-learn."""
     wheel = next(filter(is_for_digits, downloads.glob("*.whl")), None)
     if wheel is None:
         return False
@@ -100,7 +100,7 @@ def write_digits(downloads: pathlib.Path, folder: pathlib.Path) -> bool:
 
 
 def receive(options: argparse.Namespace) -> int:
-    """1 if a piece is damaged or there is none."""
+    """Keep pieces; return 1 if a piece is damaged or none was passed."""
     given, failed = list(pieces.find(options.pieces)), False
     if not given:
         print(f"no piece-*.xz in {' '.join(map(str, options.pieces))}")
@@ -131,12 +131,12 @@ def install_all(options: argparse.Namespace) -> int:
 
 
 def settings(store: pathlib.Path, chosen: libraries.Chosen) -> dict[str, str]:
-    """What the environment's processes find their libraries by."""
+    """Variables with which the environment's processes find their libraries."""
     search = [*chosen.search, os.environ.get("LD_LIBRARY_PATH", "")]
     given = {
         "LD_LIBRARY_PATH": ":".join(filter(None, search)),
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # two ranks share the GPU
-        # TensorFlow's wheel has PTX alone for new GPUs: the driver compiles it, once.
+        # For new GPUs TensorFlow's wheel has only PTX: the driver compiles it once.
         "CUDA_CACHE_PATH": str(store / "compiled"),
         "CUDA_CACHE_MAXSIZE": str(4 << 30),
         INSIDE: "1",
@@ -150,7 +150,7 @@ def settings(store: pathlib.Path, chosen: libraries.Chosen) -> dict[str, str]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """By the machine's Python it looks for libraries, by the environment's it runs the parts."""
+    """With the machine's Python find libraries; with the environment's Python run the parts."""
     store = options.store
     if INSIDE in os.environ:
         return parts.Hour(store, libraries.read(store), options).run()
@@ -158,7 +158,7 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run:
         return dry_run(options, installed)
     if not installed:
-        print(f"nothing is installed in {store}: `kit.py receive`, then `kit.py install`")
+        print(f"nothing is installed in {store}: run `kit.py receive`, then `kit.py install`")
         return 1
     chosen = choose(options, install.environment(store) / "stand_ins", store / "libraries")
     libraries.write(store, chosen)
@@ -177,12 +177,12 @@ def choose(
 
 
 def dry_run(options: argparse.Namespace, installed: bool) -> int:
-    """What is missing, with which settings and commands the parts would be run."""
+    """Print missing parts, and the settings and commands of all parts."""
     store = options.store
     ready = (store / pieces.MANIFEST).exists()
     for one in parts.missing(store, installed, pieces.missing(store) if ready else None):
         print(f"missing: {one}")
-    with tempfile.TemporaryDirectory() as scratch:  # links that nobody follows
+    with tempfile.TemporaryDirectory() as scratch:  # the links are not used
         folder = pathlib.Path(scratch)
         chosen = choose(options, folder, folder / "links")
     chosen.search[0] = str(store / "libraries")
@@ -193,7 +193,7 @@ def dry_run(options: argparse.Namespace, installed: bool) -> int:
 
 def rehearse_all(options: argparse.Namespace) -> int:
     if not install.is_complete(options.store) or not options.software.exists():
-        print(f"needed are {options.store}, by `install`, and {options.software}, by ./dev test")
+        print(f"{options.store} or {options.software} is missing: run `install` and ./dev test")
         return 1
     stand_ins = install.environment(options.store) / "stand_ins"
     given = settings(options.store, libraries.Chosen({}, [str(stand_ins)]))
@@ -202,7 +202,9 @@ def rehearse_all(options: argparse.Namespace) -> int:
 
 def a_part(name: str) -> str:
     if name not in parts.PARTS:
-        raise argparse.ArgumentTypeError(f"there is no part {name!r}: {', '.join(parts.PARTS)}")
+        raise argparse.ArgumentTypeError(
+            f"unknown part {name!r}; pass one of {', '.join(parts.PARTS)}"
+        )
     return name
 
 
@@ -214,15 +216,15 @@ def read_options() -> argparse.Namespace:
     one = commands.add_parser("prepare")
     one.set_defaults(function=prepare)
     one.add_argument("folder", type=pathlib.Path)
-    one.add_argument("--python", default="3.12", help="the machine's")
-    one.add_argument("--tensorflow", default=TENSORFLOW, help="minor version")
-    one.add_argument("--tf-hvd", type=pathlib.Path, help="our wheel; else the one in dist/")
+    one.add_argument("--python", default="3.12", help="the machine's Python (default: 3.12)")
+    one.add_argument("--tensorflow", default=TENSORFLOW, help="minor version of TensorFlow")
+    one.add_argument("--tf-hvd", type=pathlib.Path, help="our wheel (default: the one in dist/)")
     one.add_argument(
-        "--architecture", type=int, default=90, help="of the machine's GPU; 0: for all of them"
+        "--architecture", type=int, default=90, help="the GPU's compute capability; 0: all"
     )
-    one.add_argument("--piece-mib", type=int, default=56, help="64, less what else travels")
-    one.add_argument("--preset", type=int, default=6, help="of xz")
-    one.add_argument("--no-download", action="store_true", help="FOLDER/wheels has all")
+    one.add_argument("--piece-mib", type=int, default=56, help="MiB of a piece (default: 56)")
+    one.add_argument("--preset", type=int, default=6, help="compression preset of xz (default: 6)")
+    one.add_argument("--no-download", action="store_true", help="use the wheels in FOLDER/wheels")
     one = commands.add_parser("receive")
     one.set_defaults(function=receive)
     one.add_argument("pieces", type=pathlib.Path, nargs="+", help="files or folders")
@@ -230,17 +232,27 @@ def read_options() -> argparse.Namespace:
     two.set_defaults(function=install_all)
     three = commands.add_parser("run")
     three.set_defaults(function=run)
-    three.add_argument("--out", help="where the report is written")
-    three.add_argument("--seconds", type=float, default=540, help="of this command")
-    three.add_argument("--dry-run", action="store_true", help="say what would be run")
-    three.add_argument("--stand-ins", action="store_true", help="not the machine's libraries")
-    three.add_argument("parts", type=a_part, nargs="*", help=f"of {', '.join(parts.PARTS)}")
+    three.add_argument("--out", help="folder for the report")
+    three.add_argument(
+        "--seconds", type=float, default=540, help="limit of this command (default: 540)"
+    )
+    three.add_argument("--dry-run", action="store_true", help="only print the parts")
+    three.add_argument(
+        "--stand-ins", action="store_true", help="use stand-ins instead of the machine's libraries"
+    )
+    three.add_argument(
+        "parts", type=a_part, nargs="*", help=f"parts to run: {', '.join(parts.PARTS)}"
+    )
     four = commands.add_parser("rehearse")
     four.set_defaults(function=rehearse_all)
     software = ROOT / "build" / "gpu" / "libsoftware_gpu.so"
-    four.add_argument("--software", type=pathlib.Path, default=software, help="its driver")
+    four.add_argument(
+        "--software", type=pathlib.Path, default=software, help="library of the software driver"
+    )
     for command in (one, two, three, four):
-        command.add_argument("--store", type=pathlib.Path, default=STORE, help="kept between calls")
+        command.add_argument(
+            "--store", type=pathlib.Path, default=STORE, help="folder that is kept between calls"
+        )
     options = parser.parse_args()
     if "store" in options:
         options.store = options.store.resolve()

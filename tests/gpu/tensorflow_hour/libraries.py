@@ -1,12 +1,12 @@
-"""The CUDA libraries that TensorFlow opens before it shows a GPU, real ones and stand-ins.
+"""The CUDA libraries that TensorFlow opens before it lists a GPU, real ones and stand-ins.
 
-TensorFlow 2.21's wheel links none of them. It opens libcudart as it is imported, and, before it
-lists GPUs, all of SONAMES: if one is missing, there is no GPU. It calls none of SONAMES until an
-op needs it. A function that a library lacks then returns an error, also where a text is meant:
-that crashes. So a stand-in has what is called first, and says what it is.
+TensorFlow 2.21's wheel links none of them. It opens libcudart when it is imported, and all of
+SONAMES before it lists GPUs. If one is missing, there is no GPU. It calls no function of SONAMES
+until an op needs it. A function that a library lacks then returns an error, even in place of a
+text, which crashes. So a stand-in has the functions that are called first, and prints its name.
 
-Where the machine has CUDA 13's cuBLAS and cuDNN, they stand in for CUDA 12's: the same C
-functions, of a driver that takes both. No more than a try, which is why it is a part of its own.
+If the machine has CUDA 13's cuBLAS and cuDNN, they replace CUDA 12's: they have the same C
+functions, and the driver supports both. This is only an attempt, and therefore a separate part.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))  # PYTHONSA
 
 import gpu_machine
 
-RUNTIME = "libcudart.so.12"  # carried as it is: it registers and launches all kernels
-DRIVER = ("libcuda.so.1", "libnvidia-ml.so.1")  # without either there is no GPU, in silence
+RUNTIME = "libcudart.so.12"  # carried unchanged: it registers and launches all kernels
+# if either is missing there is no GPU, without a message
+DRIVER = ("libcuda.so.1", "libnvidia-ml.so.1")
 
 CHOSEN = "libraries.json"
 
 
 @dataclasses.dataclass(frozen=True)
 class Library:
-    """What TensorFlow opens, and what may stand in for it."""
+    """A library that TensorFlow opens, and its possible stand-in."""
 
     soname: str
-    refuses: dict[str, int]  # functions, and the status that each returns: "not supported"
+    refuses: dict[str, int]  # functions, and the "not supported" status that each returns
     body: str = ""  # C: functions that do more
-    of_cuda_13: str = ""  # the machine's library of the same functions, if there is such
+    of_cuda_13: str = ""  # the machine's library with the same functions, if it exists
 
     @property
     def functions(self) -> list[str]:
@@ -50,7 +51,7 @@ BLAS = """
 const char* cublasGetStatusString(int status) { (void)status; return text; }
 const char* cublasGetStatusName(int status) { (void)status; return text; }
 """
-# A handle there has to be for each step that XLA compiles, whatever it does.
+# XLA requires a handle for each step that it compiles, whatever the step does.
 DNN = """
 int cudnnCreate(void** handle) { static int it; *handle = &it; return 0; }
 int cudnnDestroy(void* handle) { (void)handle; return 0; }
@@ -95,7 +96,7 @@ SONAMES = (
 
 
 def source(library: Library) -> str:
-    """The stand-in in C."""
+    """The stand-in's source in C."""
     lines = [
         "#include <stddef.h>",
         "#include <stdio.h>",
@@ -112,7 +113,7 @@ def source(library: Library) -> str:
 
 
 def build(folder: pathlib.Path) -> None:
-    """Compiles the stand-ins; anything that compiles C will do."""
+    """Compile the stand-ins; any C compiler works."""
     folder.mkdir(parents=True, exist_ok=True)
     compiler = os.environ.get("CC", "gcc")
     for library in SONAMES:
@@ -124,14 +125,14 @@ def build(folder: pathlib.Path) -> None:
 
 
 def machine_folders() -> Iterator[pathlib.Path]:
-    """Where this machine's Python and system keep CUDA's libraries."""
+    """Folders in which this machine's Python and system keep CUDA's libraries."""
     yield from map(pathlib.Path, gpu_machine.files_of_wheels("lib"))
     for pattern in ("/usr/local/cuda*/lib64", "/usr/lib/*-linux-gnu"):
         yield from map(pathlib.Path, sorted(glob.glob(pattern)))
 
 
 def cuda_toolkit() -> pathlib.Path | None:
-    """A folder where XLA finds ptxas and libdevice."""
+    """A folder in which XLA finds ptxas and libdevice."""
     folders = [folder.parent for folder in machine_folders()]
     nvcc = shutil.which("nvcc")
     if nvcc:
@@ -142,7 +143,7 @@ def cuda_toolkit() -> pathlib.Path | None:
 
 @dataclasses.dataclass
 class Chosen:
-    """What stands for which library, and how the loader finds it."""
+    """The chosen file for each library, and how the loader finds it."""
 
     by_soname: dict[str, str]
     search: list[str]
@@ -150,7 +151,7 @@ class Chosen:
 
     @property
     def has_products(self) -> bool:
-        """Whether matrices can be multiplied, and convolutions computed."""
+        """Whether matrix products and convolutions work."""
         needed = [one.soname for one in SONAMES if one.of_cuda_13]
         return all(self.by_soname[name] != "a stand-in" for name in needed)
 
@@ -159,10 +160,10 @@ class Chosen:
 
 
 def choose(stand_ins: pathlib.Path, folder: pathlib.Path, machine: bool = True) -> Chosen:
-    """Fills a folder with links: to the machine's libraries where there are all, else stand-ins.
+    """Fill a folder with links: to the machine's libraries if all exist, otherwise to stand-ins.
 
-    cuBLAS and cuDNN find their own parts beside the file that is opened, or on the search path:
-    by way of a link only there.
+    cuBLAS and cuDNN find their own parts next to the opened file or on the search path; through a
+    link only on the search path.
     """
     if folder.exists():
         shutil.rmtree(folder)
@@ -182,7 +183,7 @@ def choose(stand_ins: pathlib.Path, folder: pathlib.Path, machine: bool = True) 
 
 
 def write(store: pathlib.Path, chosen: Chosen) -> None:
-    """For the environment's Python, which does not see what the machine's sees."""
+    """Save it for the environment's Python, which does not search the machine's Python."""
     (store / CHOSEN).write_text(json.dumps(dataclasses.asdict(chosen)))
 
 

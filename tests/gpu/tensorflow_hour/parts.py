@@ -1,6 +1,6 @@
-"""The parts of the hour with TensorFlow: each has its time, its result file and its lines.
+"""The parts of the hour with TensorFlow: each has a time limit, a result file and output lines.
 
-Results stay in the store, so that a command may be cut short and the next one goes on.
+Results stay in the store, so that a command may be cut short and the next one continues.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from gpu_machine import ROOT, find_gpus  # noqa: E402
 from gpu_parts import Part  # noqa: E402
 from step_runner import Runner, Step  # noqa: E402
 
-# What they need is in this order: little first. Limits, s, and what each is.
+# Ordered by requirements, the smallest first. Limit in seconds, and description.
 PARTS: dict[str, tuple[int, str]] = {
     "gpu": (200, "elementwise ops and one of our collectives, against the CPU, bit for bit"),
-    "ops1": (400, "our op tests with tensors on the GPU, one rank, which NCCL is not asked for"),
+    "ops1": (400, "our op tests with tensors on the GPU, one rank, without NCCL"),
     "training1": (120, "a network of elementwise ops and sums, against one process on the CPU"),
     "products": (200, "matrix products and convolutions by the machine's cuBLAS and cuDNN"),
     "mnist1": (200, "examples/mnist_keras.py, one rank"),
@@ -40,7 +40,7 @@ PARTS: dict[str, tuple[int, str]] = {
     "images": (400, "images per second of `tf_hvd bench`, with and without the reduction"),
 }
 NEED_PRODUCTS = ("products", "mnist1", "mnist2", "images")
-LEAST = 20.0  # s: with less left, no part is begun
+LEAST = 20.0  # s: with less time left, no part is started
 KINDS: dict[str, tuple[str, int, dict[str, str]]] = {
     "1": ("1 rank", 1, {}),
     "2": ("2 ranks, host", 2, tensorflow_parts.BY_HOST),
@@ -55,7 +55,7 @@ def steps() -> list[Step]:
 
 
 class Hour(Runner):
-    """Each part is a step; results stay in the store, and are copied to --out."""
+    """Runs the parts as steps; results stay in the store and are copied to --out."""
 
     def __init__(self, store: pathlib.Path, chosen: libraries.Chosen, options: argparse.Namespace):
         given = argparse.Namespace(budget=options.seconds, earlier="", patience=1.0)
@@ -85,7 +85,7 @@ class Hour(Runner):
         return [Part(f"TensorFlow, {name.rstrip('12')}, {said}", command, limit, settings)]
 
     def script(self, name: str) -> list[str]:
-        """What a part's ranks run."""
+        """The command of a part's ranks."""
         if name.startswith("training"):
             return [str(HERE / "training.py")]
         if name.startswith("mnist"):
@@ -101,7 +101,7 @@ class Hour(Runner):
         if not self.chosen_libraries.has_products:
             return "no cuBLAS and cuDNN were found on this machine"
         if any(entry.result == "failed" for entry in self.entries("products").values()):
-            return "the part `products` failed: this cuBLAS or cuDNN does not do for TensorFlow"
+            return "the part `products` failed: this cuBLAS or cuDNN does not work with TensorFlow"
         return ""
 
     def text(self) -> str:
@@ -121,7 +121,7 @@ class Hour(Runner):
 
 
 def missing(store: pathlib.Path, installed: bool, absent: list[str] | None) -> Iterator[str]:
-    """What stands between this machine and a run."""
+    """Names of missing requirements of a run on this machine."""
     if absent is None:
         yield f"no piece has been received in {store}"
     elif absent:

@@ -1,7 +1,7 @@
-"""A folder in pieces that can be brought one by one, and back.
+"""Cuts a folder into pieces that can be sent one by one, and joins them again.
 
-The pieces, one behind the other, are a tar archive compressed as xz: `cat piece-* | xz -dc | tar x`
-unpacks them too.
+The concatenated pieces are a tar archive compressed with xz: `cat piece-* | xz -dc | tar x` also
+unpacks them.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ MANIFEST = "manifest.json"
 
 
 class PieceError(Exception):
-    """What is wrong with a piece, and what to do."""
+    """A fault of a piece, and how to fix it."""
 
 
 def cut(
     tree: pathlib.Path, folder: pathlib.Path, limit: int, about: dict[str, Any], preset: int = 6
 ) -> dict[str, Any]:
-    """Writes folder/call-NN/, each with one piece and the manifest; the same tree, the same bytes.
+    """Write folder/call-NN/, each with one piece and the manifest; the same tree gives equal bytes.
 
-    A folder for each call of the other machine: that is what one call brings.
+    Each call of the other machine receives one of these folders.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("call-*"):
         shutil.rmtree(old)
     whole = folder / "whole.xz"
-    # The first filter is for x86 code, of which most of it consists.
+    # The first filter is for x86 code, which is most of the data.
     filters = [{"id": lzma.FILTER_X86}, {"id": lzma.FILTER_LZMA2, "preset": preset}]
     with (
         lzma.open(whole, "wb", filters=filters) as file,
@@ -59,7 +59,7 @@ def cut(
 
 
 def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Without what differs between two preparations."""
+    """Remove the properties that differ between two preparations."""
     entry.mtime = entry.uid = entry.gid = 0
     entry.uname = entry.gname = ""
     return entry
@@ -76,19 +76,19 @@ def checksum(path: pathlib.Path) -> str:
 def read_manifest(folder: pathlib.Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not path.exists():
-        raise PieceError(f"there is no {MANIFEST} in {folder}: it travels with each piece")
+        raise PieceError(f"{folder} has no {MANIFEST}; copy it with each piece")
     manifest: dict[str, Any] = json.loads(path.read_text())
     return manifest
 
 
 def find(named: list[pathlib.Path]) -> Iterator[pathlib.Path]:
-    """The pieces among files and folders."""
+    """Find the pieces among files and folders."""
     for one in named:
         yield from sorted(one.rglob("piece-*.xz")) if one.is_dir() else [one]
 
 
 def receive(store: pathlib.Path, piece: pathlib.Path) -> None:
-    """Keeps a piece if it is what the manifest beside it says."""
+    """Keep a piece if it matches the manifest next to it."""
     manifest = read_manifest(piece.parent)
     store.mkdir(parents=True, exist_ok=True)
     if not (store / MANIFEST).exists():
@@ -97,7 +97,7 @@ def receive(store: pathlib.Path, piece: pathlib.Path) -> None:
         raise PieceError(f"{store} has pieces of another preparation: remove it, or use --store")
     row = next((row for row in manifest["pieces"] if row["name"] == piece.name), None)
     if row is None:
-        raise PieceError(f"{piece.name} is no piece of this preparation")
+        raise PieceError(f"{piece.name} does not belong to this preparation")
     if is_there(store, row):
         return
     part = store / f"{piece.name}.part"
@@ -106,7 +106,7 @@ def receive(store: pathlib.Path, piece: pathlib.Path) -> None:
     if found != row["bytes"] or checksum(part) != row["sha256"]:
         part.unlink()
         how = f"{found} bytes instead of {row['bytes']}" if found != row["bytes"] else "its SHA-256"
-        raise PieceError(f"{piece.name} is damaged ({how}): bring it again")
+        raise PieceError(f"{piece.name} is damaged ({how}): send it again")
     part.rename(store / piece.name)
 
 
@@ -116,12 +116,12 @@ def is_there(store: pathlib.Path, row: dict[str, Any]) -> bool:
 
 
 def missing(store: pathlib.Path) -> list[str]:
-    """Names of the pieces that are still to come."""
+    """Names of the missing pieces."""
     return [row["name"] for row in read_manifest(store)["pieces"] if not is_there(store, row)]
 
 
 class _Joined(io.RawIOBase):
-    """Files, one behind the other."""
+    """Concatenated files."""
 
     def __init__(self, files: list[pathlib.Path]) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class _Joined(io.RawIOBase):
 
 
 def unpack(store: pathlib.Path, root: pathlib.Path) -> None:
-    """Unpacks what all pieces hold; each is looked at once more, since disks fail too."""
+    """Unpack all pieces after another check of each, since disks also fail."""
     absent = missing(store)
     if absent:
         raise PieceError(f"still missing: {', '.join(absent)}")
@@ -146,7 +146,7 @@ def unpack(store: pathlib.Path, root: pathlib.Path) -> None:
     for row in rows:
         if checksum(store / row["name"]) != row["sha256"]:
             (store / row["name"]).unlink()
-            raise PieceError(f"{row['name']} is damaged (its SHA-256): bring it again")
+            raise PieceError(f"{row['name']} is damaged (its SHA-256): send it again")
     joined = io.BufferedReader(_Joined([store / row["name"] for row in rows]), 1 << 20)
     with lzma.open(joined) as file, tarfile.open(fileobj=file, mode="r|") as archive:
         filtered: Any = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}

@@ -1,6 +1,6 @@
-"""What TensorFlow can do on this GPU, in one rank: `probe.py gpu`, `products` or `compiled`.
+"""Tests TensorFlow on this GPU, in one rank: `probe.py gpu`, `products` or `compiled`.
 
-Its last line is what the report says; an exception is the failure.
+The last line is the result for the report; an exception is a failure.
 """
 
 import os
@@ -14,18 +14,18 @@ import tensorflow as tf
 
 import tf_hvd as hvd
 
-LENGTH = 100_003  # no multiple of what a block of threads has
+LENGTH = 100_003  # not a multiple of a block's threads
 
 
 def opened():
-    """The libraries of CUDA in this process, by what their files are called."""
+    """The open CUDA libraries of this process, by file name."""
     with open("/proc/self/maps") as maps:
         paths = set(re.findall(r"/\S*/(lib(?:cu|nvidia|nccl)[\w-]*\.so[\w.]*)", maps.read()))
     return ", ".join(sorted(paths))
 
 
 def same(name, function, *arguments, tolerance=0.0):
-    """Computes it on both devices; `tolerance`: how far they may be apart."""
+    """Compare the results on both devices; `tolerance`: maximum difference."""
     with tf.device("/GPU:0"):
         on_gpu = function(*(tf.identity(one) for one in arguments))
     assert on_gpu.device.endswith("GPU:0"), f"{name} was placed on {on_gpu.device}"
@@ -35,7 +35,7 @@ def same(name, function, *arguments, tolerance=0.0):
 
 
 def gpu():
-    """What the op tests do with tensors beside our own calls."""
+    """Test the operations of the op tests besides our own calls."""
     values = tf.range(LENGTH, dtype=tf.float32) - LENGTH // 2
     same("addition", lambda x: x + x / 2, values)
     same("a cast", lambda x: tf.cast(x, tf.float16), values / LENGTH)
@@ -51,7 +51,7 @@ def gpu():
 
 
 def products():
-    """By cuBLAS and cuDNN, in full float32."""
+    """Test cuBLAS and cuDNN, in full float32."""
     tf.config.experimental.enable_tensor_float_32_execution(False)
     random = np.random.default_rng(1)
     left, right = (tf.constant(random.normal(size=(96, 96)), tf.float32) for _ in range(2))
@@ -71,7 +71,7 @@ def products():
 
 
 def compiled():
-    """A step that XLA compiles, with a collective in it."""
+    """Test a step that XLA compiles, with a collective in it."""
 
     @tf.function(jit_compile=True)
     def step(x):

@@ -1,7 +1,7 @@
-"""TensorFlow's wheel for GPUs on a machine without one, before a card is borrowed.
+"""Runs TensorFlow's GPU wheel on a machine without a GPU, before a GPU is borrowed.
 
-Its CUDA device, its streams and XLA's compiler for GPUs are the real ones; the driver is
-software_driver.cc's, and does what software_gpu.h says.
+Its CUDA device, its streams and XLA's compiler for GPUs are the real ones. The driver is the one in
+software_driver.cc; software_gpu.h describes it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import pathlib
 import subprocess
 
-import parts  # which puts the folder of these on the path
+import parts  # also puts the folder of these modules on the path
 from gpu_machine import call
 from gpu_parts import read_plainly
 from step_runner import tell
@@ -20,7 +20,7 @@ LIMIT = 300
 
 
 def build_driver(software: pathlib.Path, folder: pathlib.Path) -> None:
-    """One library under three names, which takes what it lacks from libsoftware_gpu.so."""
+    """Build one library under three names; libsoftware_gpu.so has its other functions."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in NAMES:
         (folder / name).unlink(missing_ok=True)
@@ -34,7 +34,7 @@ def build_driver(software: pathlib.Path, folder: pathlib.Path) -> None:
 
 
 def rehearse(store: pathlib.Path, software: pathlib.Path, given: dict[str, str]) -> int:
-    """Our collectives in three kinds of jobs; 1 if one failed."""
+    """Run our collectives in three kinds of jobs; return 1 if one failed."""
     driver, environment = store / "driver", store / "environment"
     build_driver(software, driver)
     search = f"{environment / 'stand_ins'}:{driver}"

@@ -1,8 +1,8 @@
-"""What of a library a borrowed machine does not need: names of functions, other GPUs' code.
+"""Removes parts of libraries that a borrowed machine does not need: symbols, other GPUs' code.
 
-TensorFlow's wheel for GPUs is 546 MiB of zip. Its libraries end with tables for debuggers, and hold
-each kernel as machine code for four generations of GPUs and as PTX for later ones; that code
-is compressed already, so only leaving it out makes the wheel smaller.
+TensorFlow's wheel for GPUs is a zip of 546 MiB. Its libraries end with tables for debuggers. They
+contain each kernel as machine code for four generations of GPUs and as PTX for later ones. That
+code is already compressed, so only removing it makes the wheel smaller.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import mmap
 import pathlib
 import struct
 
-ELF_MAGIC = b"\x7fELF\x02\x01"  # 64 bits, little endian: all that these machines have
+ELF_MAGIC = b"\x7fELF\x02\x01"  # 64 bits, little endian: the only kind on these machines
 ELF_SECTIONS_AT, ELF_SECTION_COUNT = 0x28, 0x3C  # fields of the file's header
 ELF_SEGMENTS_AT, ELF_SEGMENT_SIZE = 0x20, 0x36
-# NVIDIA's container of code for several GPUs; its layout is not documented, but is what cuobjdump
-# reads and what tools that remove unused code rely on.
+# NVIDIA's container of code for several GPUs. Its layout is not documented, but cuobjdump reads
+# it, and tools that remove unused code rely on it.
 FATBIN_MAGIC = struct.pack("<I", 0xBA55ED50)
-FATBIN_HEADER = struct.Struct("<IHHQ")  # magic, version, size of this, size of what follows
+FATBIN_HEADER = struct.Struct("<IHHQ")  # magic, version, size of this header, size of the rest
 FATBIN_ELEMENT = struct.Struct("<HHIQIIHHI")  # kind, version, size of this, of the code, ..., arch
 MACHINE_CODE = 2  # PTX is kind 1
 
 
 def cut_tables(path: pathlib.Path) -> int:
-    """Cuts an ELF file behind the last byte that is loaded; how many bytes that saves.
+    """Cut an ELF file after the last byte that is loaded; return the number of bytes saved.
 
-    What lies there is for linkers and debuggers: the symbols that the loader needs are loaded.
+    The rest is for linkers and debuggers: symbols that the loader needs are loaded.
     """
     with path.open("r+b") as file:
         header = file.read(64)
@@ -56,10 +56,10 @@ def runs_on(code: int, architecture: int) -> bool:
 
 
 def blank_other_gpus(path: pathlib.Path, architecture: int, ptx: bool = True) -> int:
-    """Overwrites with zeros the machine code that this GPU cannot run; how many bytes.
+    """Zero the machine code that this GPU cannot run; return the number of bytes.
 
-    Headers and sizes stay, so the driver passes over it as it did before. Without `ptx` all
-    code goes: of a library that brings kernels which nobody launches.
+    Headers and sizes stay, so the driver skips it as before. Without `ptx`, all code is removed:
+    for a library with kernels that are never launched.
     """
     blanked = 0
     if path.stat().st_size == 0:
@@ -75,7 +75,7 @@ def blank_other_gpus(path: pathlib.Path, architecture: int, ptx: bool = True) ->
 
 
 def _end_of_fatbin(memory: mmap.mmap, at: int) -> int:
-    """Where it ends; 0 if these four bytes only look like one."""
+    """The end of the container; 0 if these four bytes only look like one."""
     if at + FATBIN_HEADER.size > len(memory):
         return 0
     _, version, header, size = FATBIN_HEADER.unpack_from(memory, at)

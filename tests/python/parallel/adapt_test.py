@@ -1,4 +1,4 @@
-"""hvd.adapt: what one process has that adapts to the data of all ranks."""
+"""hvd.adapt: adapts a layer to the data of all ranks, as one process would."""
 
 import keras
 import numpy as np
@@ -83,25 +83,25 @@ LOOKUPS = {
 @pytest.mark.parametrize("case", list(LOOKUPS))
 def test_adapt_vocabulary_is_one_process(library, case):
     kind, options, rows = LOOKUPS[case]
-    alone, together = (getattr(library.layers, kind)(**options) for _ in range(2))
-    alone.adapt(batches(rows(), 4))
-    together.adapt(share(rows()))  # which is forgotten
+    single, together = (getattr(library.layers, kind)(**options) for _ in range(2))
+    single.adapt(batches(rows(), 4))
+    together.adapt(share(rows()))  # the second call starts over
     hvd.adapt(together, batches(share(rows()), 3))
-    assert together.get_vocabulary() == alone.get_vocabulary()
+    assert together.get_vocabulary() == single.get_vocabulary()
     found = outputs(together, rows())
-    np.testing.assert_array_equal(found, outputs(alone, rows()))
+    np.testing.assert_array_equal(found, outputs(single, rows()))
     assert_alike(found)
 
 
 @LIBRARIES
 def test_adapt_discretization(library):
     rows = numbers()
-    exact, alone, rough = (
+    exact, single, rough = (
         library.layers.Discretization(num_bins=5, epsilon=epsilon) for epsilon in (1e-3, 1e-3, 0.05)
     )
-    alone.adapt(batches(rows))
+    single.adapt(batches(rows))
     hvd.adapt(exact, batches(share(rows)))
-    np.testing.assert_array_equal(exact.bin_boundaries, alone.bin_boundaries)
+    np.testing.assert_array_equal(exact.bin_boundaries, single.bin_boundaries)
     hvd.adapt(rough, share(np.repeat(rows, 1, 0)))
     assert_alike(rough.bin_boundaries)
     for place, boundary in enumerate(rough.bin_boundaries):
@@ -112,23 +112,23 @@ def test_adapt_discretization(library):
 @pytest.mark.parametrize(
     ("kind", "known"), [*((k, True) for k in KINDS), ("Discretization", False)]
 )
-def test_adapt_with_a_share_that_is_empty(library, kind, known):
+def test_adapt_with_an_empty_share(library, kind, known):
     root = hvd.size() - 1
-    alone, together = make(library, kind), make(library, kind)
+    single, together = make(library, kind), make(library, kind)
     rows = data_of(kind)
-    alone.adapt(rows)
+    single.adapt(rows)
     data = batches(rows).take(-1 if hvd.rank() == root else 0)
     hvd.adapt(together, data if known else data.filter(lambda _: True))
     if kind == "Normalization":
-        exact = rows.astype("f8").mean(0)  # which Keras' own sums in float32 are not
+        exact = rows.astype("f8").mean(0)  # Keras' own sums in float32 are not exact
         np.testing.assert_allclose(np.ravel(together.mean), exact, rtol=1.2e-7)
-    elif kind != "Discretization":  # of which Keras makes other summaries of other batches
-        np.testing.assert_array_equal(outputs(together, rows), outputs(alone, rows))
+    elif kind != "Discretization":  # its summaries depend on the division into batches
+        np.testing.assert_array_equal(outputs(together, rows), outputs(single, rows))
     assert_alike(outputs(together, data_of(kind)))
 
 
 @LIBRARIES
-def test_adapt_reads_so_many_steps(library):
+def test_adapt_reads_the_given_number_of_steps(library):
     rows = numbers()
     for layer in (library.layers.Normalization(), library.layers.Discretization(num_bins=2)):
         hvd.adapt(layer, batches(rows, 2).repeat(), steps=3)
@@ -155,7 +155,7 @@ def test_adapt_fails_on_all_ranks(library):
         hvd.adapt(library.layers.Normalization(), numbers()[:, : 2 + (hvd.rank() > 0)])
     with pytest.raises(ValueError, match="no data on any rank"):
         hvd.adapt(library.layers.Normalization(), batches(numbers()).take(0))
-    with pytest.raises(ValueError, match=r"(?s)made with mean=|another"):
+    with pytest.raises(ValueError, match=r"(?s)created with mean=|another"):
         hvd.adapt(library.layers.Normalization(mean=1.0, variance=1.0), numbers())
     with pytest.raises(ValueError, match="not Dense"):
         hvd.adapt(library.layers.Dense(1), numbers())
@@ -176,11 +176,11 @@ def test_adapt_of_a_feature_space():
         )
 
     everything, mine = features()
-    alone, together = make_space(), make_space()
-    alone.adapt(tf.data.Dataset.from_tensor_slices(everything))
+    single, together = make_space(), make_space()
+    single.adapt(tf.data.Dataset.from_tensor_slices(everything))
     hvd.adapt(together, tf.data.Dataset.from_tensor_slices(mine))
     rows = {name: tf.constant(values) for name, values in everything.items()}
-    np.testing.assert_allclose(together(rows), alone(rows), atol=1e-3)
+    np.testing.assert_allclose(together(rows), single(rows), atol=1e-3)
     assert_alike(together(rows))
     own = make_space()
     own.adapt(tf.data.Dataset.from_tensor_slices(everything))
@@ -189,7 +189,7 @@ def test_adapt_of_a_feature_space():
 
 @LIBRARIES
 def test_trained_on_shares_it_is_one_process(library, float64):
-    """A model that begins with a layer adapted on shares, its data mapped by another one."""
+    """A model that begins with a layer adapted on shares; another adapted layer maps its data."""
     rows = numbers()[: ROWS // 2 * 2 * hvd.size()]
     labels = rows.sum(1, keepdims=True) / 1000
 
@@ -205,15 +205,15 @@ def test_trained_on_shares_it_is_one_process(library, float64):
     own = slice(hvd.rank(), None, hvd.size())
     with float64(library):
         rows, labels = rows.astype("f8"), labels.astype("f8")
-        alone, together = ([library.layers.Normalization() for _ in range(2)] for _ in range(2))
-        alone[0].adapt(rows)
-        alone[1].adapt(np.asarray(alone[0](rows)) * 3 + 1)
+        single, together = ([library.layers.Normalization() for _ in range(2)] for _ in range(2))
+        single[0].adapt(rows)
+        single[1].adapt(np.asarray(single[0](rows)) * 3 + 1)
         hvd.adapt(together[0], rows[own])
         hvd.adapt(together[1], np.asarray(together[0](rows[own])) * 3 + 1)
-        with tf_hvd.keras.unguarded():
-            expected = train(*alone, rows, labels, library.optimizers.SGD(0.1), 2 * hvd.size())
-        optimizer = tf_hvd.keras.DistributedOptimizer(library.optimizers.SGD(0.1))
-        del alone
+        with tf_hvd.unguarded():
+            expected = train(*single, rows, labels, library.optimizers.SGD(0.1), 2 * hvd.size())
+        optimizer = tf_hvd.DistributedOptimizer(library.optimizers.SGD(0.1))
+        del single
         found = train(*together, rows[own], labels[own], optimizer, 2)
         for a, b in zip(found, expected, strict=True):
             np.testing.assert_allclose(a, b, rtol=0, atol=1e-9)

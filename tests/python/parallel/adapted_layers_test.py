@@ -28,9 +28,9 @@ import tf_hvd.keras
 
 pytestmark = [pytest.mark.framework, pytest.mark.jobs(2)]
 
-GuardError = tf_hvd.keras.GuardError
+GuardError = tf_hvd.GuardError
 
-# What was silent.
+# Differences that were silent.
 
 
 @pytest.mark.ranks(2)
@@ -84,8 +84,8 @@ def test_a_layer_adapted_on_rank_0_only(library):
 
 @pytest.mark.ranks(2)
 @LIBRARIES
-def test_layers_that_ranks_have_counted_differently(library):
-    with tf_hvd.keras.unguarded():
+def test_layers_with_different_counted_names_are_matched(library):
+    with tf_hvd.unguarded():
         own = [library.layers.Normalization() for _ in range(hvd.rank())]
     layer = library.layers.Normalization()
     layer.adapt(share(numbers()))
@@ -106,7 +106,7 @@ def test_state_set_in_other_ways_is_compared(library, tmp_path):
     with pytest.raises(GuardError, match="'mine'"):
         broadcast()
     del layer
-    with tf_hvd.keras.unguarded():
+    with tf_hvd.unguarded():
         saved = library.layers.Normalization(name="mine")
     saved.adapt(share(numbers()))
     path = tmp_path / "own.keras"
@@ -118,7 +118,7 @@ def test_state_set_in_other_ways_is_compared(library, tmp_path):
     broadcast()
 
 
-# What must pass.
+# Cases that must pass.
 
 
 @LIBRARIES
@@ -135,7 +135,7 @@ def test_layers_adapted_to_the_same_data_pass(library, kind):
 def test_ranks_that_train_by_themselves(library, monkeypatch):
     layer = library.layers.Normalization()
     layer.adapt(share(numbers()))
-    with tf_hvd.keras.unguarded():
+    with tf_hvd.unguarded():
         fit(library)
         broadcast()
         own = library.layers.Discretization(num_bins=3)
@@ -150,7 +150,7 @@ def test_ranks_that_train_by_themselves(library, monkeypatch):
 
 
 @LIBRARIES
-def test_a_layer_of_one_rank_alone_is_no_fault(library):
+def test_a_layer_on_only_one_rank_is_not_a_fault(library):
     layer = library.layers.Normalization()
     layer.adapt(numbers())
     if hvd.rank() == 0:
@@ -164,13 +164,13 @@ def test_a_layer_of_one_rank_alone_is_no_fault(library):
 
 
 @LIBRARIES
-def test_a_dropped_layer_is_no_fault(library):
+def test_a_dropped_layer_is_not_a_fault(library):
     gc.disable()
     try:
         first = library.layers.Normalization()
         first.adapt(share(numbers()))
         if hvd.rank() == 0:
-            held = [first]  # dead, and there until it is found
+            held = [first]  # unreachable, but present until garbage is collected
             held.append(held)
             del held
         del first
@@ -184,7 +184,7 @@ def test_a_dropped_layer_is_no_fault(library):
 
 @pytest.mark.ranks(2)
 @LIBRARIES
-def test_each_process_set_has_layers_of_its_own(library):
+def test_each_process_set_has_its_own_layers(library):
     half = hvd.size() // 2
     groups = [list(range(half)), list(range(half, hvd.size()))]
     sets = [hvd.add_process_set(group) for group in groups]
@@ -209,8 +209,8 @@ def test_each_process_set_has_layers_of_its_own(library):
 
 
 @LIBRARIES
-def test_broadcast_variables_brings_a_normalization(library):
-    """As where rank 0 alone adapts, or loads weights: call uses constants made of the variables."""
+def test_broadcast_variables_copies_a_normalization(library):
+    """As where only rank 0 adapts or loads weights: `call` uses constants made of the variables."""
     layer = library.layers.Normalization()
     layer.build((None, 3))
     inputs = library.Input([3])
@@ -220,22 +220,22 @@ def test_broadcast_variables_brings_a_normalization(library):
     if hvd.rank() == 0:
         layer.adapt(numbers())
     hvd.broadcast_variables(model.variables, 0)
-    alone = library.layers.Normalization()
-    alone.adapt(numbers())
-    np.testing.assert_array_equal(outputs(layer, rows), outputs(alone, rows))
-    if hvd.rank() > 0:  # on rank 0 Keras' own adapt does not compile anew
-        np.testing.assert_array_equal(model.predict(rows, verbose=0), outputs(alone, rows))
+    single = library.layers.Normalization()
+    single.adapt(numbers())
+    np.testing.assert_array_equal(outputs(layer, rows), outputs(single, rows))
+    if hvd.rank() > 0:  # on rank 0 Keras' own adapt does not recompile
+        np.testing.assert_array_equal(model.predict(rows, verbose=0), outputs(single, rows))
     fit(library)
 
 
 @LIBRARIES
-def test_a_callbacks_broadcast_brings_a_normalization_within_fit(library):
+def test_a_callbacks_broadcast_copies_a_normalization_within_fit(library):
     layer = library.layers.Normalization()
     layer.adapt(numbers())
     dense = library.layers.Dense(1, trainable=False)
     model = library.Sequential([library.Input([3]), layer, dense])
-    layer.adapt_mean.assign(numbers()[0])  # as by set_weights, which Keras does not let call see
-    optimizer = tf_hvd.keras.DistributedOptimizer(library.optimizers.SGD(0.0))
+    layer.adapt_mean.assign(numbers()[0])  # like set_weights, which does not affect `call`
+    optimizer = tf_hvd.DistributedOptimizer(library.optimizers.SGD(0.0))
     model.compile(optimizer, "mse")
     broadcast = tf_hvd.keras.callbacks.of(library).BroadcastGlobalVariablesCallback(0)
     model.fit(numbers()[:2], np.ones([2, 1]), verbose=0, callbacks=[broadcast])
@@ -244,13 +244,13 @@ def test_a_callbacks_broadcast_brings_a_normalization_within_fit(library):
 
 @LIBRARIES
 @EACH_KIND
-def test_broadcast_adapted_gives_the_state_of_one_rank(library, kind):
+def test_broadcast_adapted_copies_the_state_of_one_rank(library, kind):
     root, rows = hvd.size() - 1, data_of(kind)
     layer, elsewhere = make(library, kind), make(library, kind)
     if hvd.rank() == root:
         layer.adapt(rows)
         elsewhere.adapt(rows)
-    else:  # the first layer is not adapted there
+    else:  # the first layer is not adapted on that rank
         elsewhere.adapt(share(rows))
     before = outputs(elsewhere, rows)
     hvd.broadcast_adapted([layer, elsewhere], root_rank=root)
@@ -272,7 +272,7 @@ def test_broadcast_adapted_of_another_vocabulary_size(library, mode):
 
 
 @LIBRARIES
-def test_broadcast_adapted_of_what_the_constructor_was_given(library, tmp_path):
+def test_broadcast_adapted_copies_constructor_arguments(library, tmp_path):
     mine = share(numbers())
     normal = library.layers.Normalization(mean=mine.mean(0), variance=mine.var(0))
     normal.build((None, 3))
@@ -284,7 +284,7 @@ def test_broadcast_adapted_of_what_the_constructor_was_given(library, tmp_path):
     assert lookup.get_vocabulary()[-2:] == ["w0", "both"]
     assert list(bins.bin_boundaries) == [0.0, 1.0]
     fit(library)
-    # As is what is saved.
+    # The saved state is the same.
     inputs = library.Input([1], dtype="string")
     path = tmp_path / "model.keras"
     library.Model(inputs, lookup(inputs)).save(path)
@@ -293,7 +293,7 @@ def test_broadcast_adapted_of_what_the_constructor_was_given(library, tmp_path):
 
 
 @LIBRARIES
-def test_broadcast_adapted_compiles_anew(library):
+def test_broadcast_adapted_recompiles(library):
     layer, text = library.layers.Normalization(), library.layers.StringLookup()
     layer.adapt(share(numbers()))
     text.adapt(share(words()))
@@ -304,7 +304,7 @@ def test_broadcast_adapted_compiles_anew(library):
     data = tf.constant(numbers()), tf.constant(words())
     before = [m.predict(x, verbose=0) for m, x in zip(models, data, strict=True)]
     hvd.broadcast_adapted(models)
-    for model in models:  # of tf_keras, they hold the vocabulary
+    for model in models:  # models of tf_keras contain the vocabulary
         hvd.broadcast_variables(model.variables, 0)
     after = [m.predict(x, verbose=0) for m, x in zip(models, data, strict=True)]
     for values in after:
@@ -317,21 +317,25 @@ def test_broadcast_adapted_compiles_anew(library):
 
 @pytest.mark.ranks(2)
 @LIBRARIES
-def test_broadcast_adapted_says_what_does_not_fit(library):
+def test_broadcast_adapted_reports_mismatches(library):
     layer, other = library.layers.Normalization(name="one"), library.layers.StringLookup()
-    with pytest.raises(ValueError, match="no layer that can be adapted"):
+    with pytest.raises(ValueError, match="neither an adaptable layer"):
         hvd.broadcast_adapted(7)
-    with pytest.raises(ValueError, match="is not among the ranks"):
+    with pytest.raises(ValueError, match="is not in the process set"):
         hvd.broadcast_adapted(layer, root_rank=hvd.size())
-    with pytest.raises(ValueError, match=r"1 layers on rank 0, 2 on rank 1"):
+    with pytest.raises(ValueError, match=r"rank 0 passed 1 layers, rank 1 passed 2"):
         hvd.broadcast_adapted([layer, other][: 1 + (hvd.rank() > 0)])
-    with pytest.raises(ValueError, match=r"'one'.*do not fit together: Normalization, StringLook"):
+    with pytest.raises(ValueError, match=r"'one'.*are incompatible: Normalization and StringLook"):
         hvd.broadcast_adapted([layer, other][hvd.rank() > 0])
     if hvd.rank() > 0:
         layer.adapt(numbers())
-    with pytest.raises(ValueError, match=r"'one' is not adapted on rank 0, but is on rank 1"):
+    with pytest.raises(
+        ValueError, match=r"'one' is not adapted on rank 0, but layer .* on rank 1 is"
+    ):
         hvd.broadcast_adapted(layer)
     layer.adapt(numbers()[:, : 2 + (hvd.rank() > 0)]) if hvd.rank() == 0 else None
-    with pytest.raises(ValueError, match=r"do not fit together: .* of \(2,\), .* of \(3,\)"):
+    with pytest.raises(
+        ValueError, match=r"are incompatible: .* of shape \(2,\) and .* of shape \(3,\)"
+    ):
         hvd.broadcast_adapted(layer)
     hvd.broadcast_adapted(library.layers.Normalization())  # nothing to copy

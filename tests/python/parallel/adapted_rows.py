@@ -1,4 +1,4 @@
-"""Data and layers for the tests of adapted layers: all ranks' rows, of which each has a share."""
+"""Data and layers for the tests of adapted layers: all ranks' rows, and each rank's share."""
 
 import functools
 
@@ -12,7 +12,7 @@ import tf_hvd as hvd
 import tf_hvd.keras
 
 LIBRARIES = pytest.mark.parametrize("library", [keras, tf_keras], ids=["keras", "tf_keras"])
-ROWS = 7  # of rank 0; each further rank has one more
+ROWS = 7  # rows of rank 0; each further rank has one more
 
 
 def row_counts():
@@ -26,7 +26,7 @@ def share(rows):
 
 
 def numbers():
-    """All ranks' rows; each rank's have another mean, far from 0."""
+    """All ranks' rows; each rank's have a different mean, far from 0."""
     generator = np.random.default_rng(3)
     rank_of = np.repeat(np.arange(hvd.size()), row_counts())[:, None]
     return (generator.standard_normal((len(rank_of), 3)) * [1, 5, 0.1] + rank_of + 1000).astype(
@@ -35,7 +35,7 @@ def numbers():
 
 
 def words():
-    """All ranks' texts, a word each; some words are on one rank only, and many are as frequent."""
+    """All ranks' texts of one word; some are on one rank only, and many are equally frequent."""
     generator = np.random.default_rng(5)
     rank_of = np.repeat(np.arange(hvd.size()), row_counts())
     made = [
@@ -80,13 +80,13 @@ def batches(rows, size=3):
 
 
 def outputs(layer, rows):
-    """What the layer makes of them."""
+    """The layer's output for these rows."""
     made = layer(tf.constant(rows))
     return np.asarray(made.to_tensor() if isinstance(made, tf.RaggedTensor) else made)
 
 
 def assert_alike(value):
-    """The same bits on all ranks."""
+    """Check that the value is bitwise the same on all ranks."""
     everyone = hvd.allgather_object(np.asarray(value))
     for other in everyone:
         assert other.dtype == everyone[0].dtype
@@ -95,19 +95,19 @@ def assert_alike(value):
 
 @functools.cache
 def dense(library):
-    """A model without such layers, to be fitted on (2, 1) arrays."""
+    """A model without adapted layers, to be fitted on (2, 1) arrays."""
     model = library.Sequential([library.layers.Dense(1, kernel_initializer="ones")])
     model.build((None, 1))
-    model.compile(tf_hvd.keras.DistributedOptimizer(library.optimizers.SGD(0.0)), "mse")
+    model.compile(tf_hvd.DistributedOptimizer(library.optimizers.SGD(0.0)), "mse")
     return model
 
 
 def fit(library):
-    """Trains one step."""
+    """Train one step."""
     ones = np.ones([2, 1], "f4")
     dense(library).fit(ones, ones, batch_size=2, epochs=1, verbose=0)
 
 
 def broadcast():
-    """What a loop of one's own begins with."""
+    """The broadcast at the start of a custom loop."""
     hvd.broadcast_variables([tf.Variable(1.0)], 0)

@@ -8,7 +8,7 @@ import tf_hvd as hvd
 
 v1 = tf.compat.v1
 
-# Relative to the largest number: what one rounding of the result costs, and a little.
+# Relative to the largest number: slightly more than the error of one rounding of the result.
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 1e-5, "float64": 1e-12}
 
 
@@ -21,7 +21,7 @@ def pair(a, b):
 
 
 def adasum(vectors):
-    """The tree: ranks beyond a power of two first, then neighbours, pairs of pairs, ..."""
+    """The tree: ranks beyond a power of two first, then neighbours, then pairs of pairs, ..."""
     vectors = [np.asarray(v, np.float64) for v in vectors]
     tree = 1 << (len(vectors).bit_length() - 1)
     vectors = [
@@ -34,7 +34,7 @@ def adasum(vectors):
 
 
 def vector(rank, number=0, shape=(37,)):
-    """Small integers: exact in each dtype."""
+    """Small integers, exact in each dtype."""
     return np.random.default_rng([rank, number]).integers(-8, 9, shape).astype(np.float64)
 
 
@@ -58,7 +58,7 @@ def test_allreduce(evaluate, rank, size, dtype):
     assert_same_everywhere(result)
 
 
-def test_each_tensor_of_a_group_is_a_vector_of_its_own(rank, size):
+def test_each_tensor_of_a_group_is_a_separate_vector(rank, size):
     shapes = [(3,), (200, 5), (), (0,), (4, 4)]
     mine = [vector(rank, i, shape) for i, shape in enumerate(shapes)]
     mine.append(vector(rank, 9).astype(np.float32))
@@ -98,13 +98,13 @@ def test_process_set(rank, size):
 
 
 @pytest.mark.parametrize("dtype", [tf.int32, tf.bool, tf.complex64])
-def test_other_dtypes(dtype):
+def test_unsupported_dtypes_are_refused(dtype):
     with pytest.raises(tf.errors.InvalidArgumentError, match="cannot compute Adasum of"):
         hvd.allreduce(tf.zeros([2], dtype), op=hvd.Adasum)
     assert hvd.allreduce(tf.ones([1]), op=hvd.Sum)[0] == hvd.size()
 
 
-def test_what_it_does_not_take(rank):
+def test_unsupported_arguments_are_refused(rank):
     with pytest.raises(tf.errors.InvalidArgumentError, match="whole vectors"):
         hvd.reducescatter(tf.zeros([4]), op=hvd.Adasum)
     slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([rank]), tf.constant([9, 2]))
@@ -134,7 +134,7 @@ def test_tape(rank, size):
 
 
 def train_v1(rank, steps, make, passes=1, resource=True, local=False):
-    """Two weights after steps with gradients vector(rank, step); the second is maybe local."""
+    """Two weights after steps with gradients vector(rank, step); the second may be local."""
     with tf.Graph().as_default(), v1.Session() as session:
         shared, other = (
             v1.get_variable(n, initializer=tf.ones([37], tf.float64), use_resource=resource)
@@ -171,7 +171,7 @@ def test_v1_optimizer_combines_updates(rank, size, resource):
 
 
 def test_v1_optimizer_with_passes(rank, size):
-    """Each pass is applied; after each second one what both did is combined."""
+    """Each pass is applied; after every second pass the changes of both are combined."""
     shared, _ = train_v1(rank, 4, sgd, passes=2)
     expected = np.ones(37)
     for first in (0, 2):
@@ -188,7 +188,7 @@ def test_v1_optimizer_with_a_local_variable(rank, size):
 
 
 def test_v1_adam(rank):
-    """Adam's updates, not its gradients, are combined: slots stay the rank's own."""
+    """Adam's updates, not its gradients, are combined: slots stay separate on each rank."""
     shared, other = train_v1(rank, 3, lambda: v1.train.AdamOptimizer(0.1))
     assert_same_everywhere(shared, other)
     assert 0.05 < np.abs(shared - 1).max() < 0.3 * hvd.size()

@@ -16,7 +16,7 @@ v1 = tf.compat.v1
 
 
 def gradient(rank, step):
-    """What a rank's loss gives in a pass: small integers, so that sums are exact."""
+    """A rank's gradient in a pass: small integers, so that sums are exact."""
     return np.array([rank + 1.0, 2.0 * step - rank])
 
 
@@ -67,8 +67,8 @@ def test_v1_graph(rank, size, kind, average):
 
 
 @pytest.mark.parametrize("mode", ["eager", "function"])
-def test_with_a_tape(rank, size, mode):
-    """What the tape and a Keras optimizer do with it, by hand."""
+def test_passes_with_a_tape_and_a_keras_optimizer(rank, size, mode):
+    """A custom loop with the tape and a Keras optimizer."""
     variable = tf.Variable(tf.zeros([2], tf.float64))
     aggregation = GradientAggregation(PASSES, average=True)
 
@@ -115,7 +115,7 @@ KERAS_OPTIMIZERS = {
 @pytest.mark.parametrize("average", [False, True], ids=["sum", "average"])
 @pytest.mark.parametrize("flavour", [keras, tf_keras], ids=["keras", "tf_keras"])
 @pytest.mark.parametrize("kind", list(KERAS_OPTIMIZERS))
-def test_keras(rank, size, flavour, kind, average):
+def test_passes_in_keras_fit(rank, size, flavour, kind, average):
     values, optimizer = rows(
         rank, flavour, KERAS_OPTIMIZERS[kind], average_aggregated_gradients=average
     )
@@ -123,13 +123,13 @@ def test_keras(rank, size, flavour, kind, average):
     assert int(optimizer.iterations.numpy()) == 7 // PASSES
 
 
-def test_legacy_keras(rank, size):
+def test_passes_with_legacy_keras_optimizers(rank, size):
     values, _ = rows(rank, tf_keras, lambda flavour: flavour.optimizers.legacy.SGD(1.0))
     np.testing.assert_array_equal(values, expected(size, PASSES, False, 7))
 
 
 def test_one_reduction_for_all_passes():
-    """Counted by the ops that have run."""
+    """Counted by the executed ops."""
     aggregation = GradientAggregation(4)
     variable = tf.Variable([0.0])
     count = hvd.core._native.library.tf_hvd_submitted_count
@@ -143,7 +143,7 @@ def test_one_reduction_for_all_passes():
     np.testing.assert_array_equal(variable.numpy(), [-8])
 
 
-def test_what_does_not_add_up():
+def test_gradients_that_cannot_be_added_up_are_refused():
     slices = tf.IndexedSlices(tf.ones([1, 2]), [1], dense_shape=[3, 2])
     with pytest.raises(ValueError, match="sparse_as_dense=True"):
         GradientAggregation(2).add([slices])
@@ -151,7 +151,7 @@ def test_what_does_not_add_up():
     np.testing.assert_array_equal(dense, [[0, 0], [1, 1], [0, 0]])
     aggregation = GradientAggregation(2)
     aggregation.add([tf.ones([1]), None])
-    with pytest.raises(ValueError, match="gradients for the same variables in every"):
+    with pytest.raises(ValueError, match="does not have gradients for the same variables"):
         aggregation.add([None, tf.ones([1])])
     with pytest.raises(ValueError, match="at least 1"):
         GradientAggregation(0)
@@ -159,7 +159,7 @@ def test_what_does_not_add_up():
 
 @pytest.mark.parametrize("flavour", [keras, tf_keras], ids=["keras", "tf_keras"])
 def test_embedding_in_a_loss_scaler(rank, size, flavour):
-    """Within Keras' tf.cond the gradient of a table knows none of its rows."""
+    """Within Keras' tf.cond the gradient of a table has an unknown number of rows."""
     flavours = {keras: "optimizers", tf_keras: "mixed_precision"}
     scaler = getattr(flavour, flavours[flavour]).LossScaleOptimizer
     optimizer = hvd.DistributedOptimizer(
@@ -180,7 +180,7 @@ def test_shapes_come_from_the_variables():
     @tf.function(autograph=False)
     def add(gradient):
         with_variables.add([gradient], [variable])
-        with pytest.raises(ValueError, match="give the variables too"):
+        with pytest.raises(ValueError, match="Pass the variables too"):
             GradientAggregation(2).add([gradient])
 
     variable, with_variables = tf.Variable(tf.zeros([3, 2])), GradientAggregation(2)
@@ -213,23 +213,23 @@ def test_a_complete_step_that_was_not_applied_starts_again():
     assert [float(sums[0][0]) for _, sums in found] == [np.inf, np.inf, 1.0, 3.0, 4.0]
 
 
-def test_gradients_of_another_compute_gradients():
+def test_gradients_of_another_compute_gradients_are_refused():
     with tf.Graph().as_default():
         optimizer = hvd.DistributedOptimizer(OPTIMIZERS["sgd"](), backward_passes_per_step=2)
-        with pytest.raises(ValueError, match="own compute_gradients"):
+        with pytest.raises(ValueError, match="Pass the result of its compute_gradients"):
             optimizer.apply_gradients([])
 
 
 def in_turn(size, steps):
-    """Where a and b end whose gradients are 1 and 10 (times rank + 1), given in turn."""
+    """The final a and b, with gradients 1 and 10 (times rank + 1), applied alternately."""
     mean = sum(range(1, size + 1)) / size
     return -mean * steps, -10 * mean * steps
 
 
 @pytest.mark.parametrize("in_function", [False, True], ids=["eager", "function"])
 @pytest.mark.parametrize("kind", ["keras", "tf_keras", "legacy", "v1"])
-def test_two_lists_of_variables_in_turn(rank, size, kind, in_function):
-    """One optimizer for a generator and a discriminator; wanted -2, -20, got 0, -22."""
+def test_two_alternating_lists_of_variables(rank, size, kind, in_function):
+    """One optimizer for a generator and a discriminator; expected -2, -20, but got 0, -22."""
     inner = {
         "keras": lambda: keras.optimizers.SGD(1.0),
         "tf_keras": lambda: tf_keras.optimizers.SGD(1.0),
@@ -260,7 +260,7 @@ def test_two_lists_of_variables_in_turn(rank, size, kind, in_function):
 
 
 def test_two_lists_of_variables_in_a_v1_graph(rank, size):
-    """Both losses' gradients are made before the first is applied."""
+    """Both losses' gradients are computed before the first is applied."""
     with tf.Graph().as_default(), v1.Session() as session:
         a, b = (v1.get_variable(n, initializer=tf.zeros([1]), use_resource=True) for n in "ab")
         optimizer = hvd.DistributedOptimizer(OPTIMIZERS["sgd"](), backward_passes_per_step=2)
@@ -277,8 +277,8 @@ def test_two_lists_of_variables_in_a_v1_graph(rank, size):
 
 
 @pytest.mark.parametrize("flavour", [keras, tf_keras], ids=["keras", "tf_keras"])
-def test_a_layer_that_is_frozen(rank, size, flavour):
-    """The shorter list starts a step of its own; it was an error with the wrong cure."""
+def test_a_frozen_layer_starts_a_separate_step(rank, size, flavour):
+    """The shorter list starts a separate step; it was an error with the wrong fix."""
     first = flavour.layers.Dense(1, use_bias=False, kernel_initializer="ones", name="first")
     last = flavour.layers.Dense(1, use_bias=False, kernel_initializer="ones", name="last")
     model = flavour.Sequential([flavour.layers.Input((1,)), first, last])
@@ -301,8 +301,8 @@ def test_a_layer_that_is_frozen(rank, size, flavour):
     np.testing.assert_allclose(changed, (1 - change) - change * (1 - change), rtol=1e-6)
 
 
-def test_v1_adasum_of_two_lists_in_turn(rank, size):
-    """Each list's updates are combined after two of its own."""
+def test_v1_adasum_of_two_alternating_lists(rank, size):
+    """Each list's updates are combined after two of that list."""
     adasum = hvd.DistributedOptimizer(
         OPTIMIZERS["sgd"](), op=hvd.Adasum, backward_passes_per_step=2
     )
@@ -313,12 +313,12 @@ def test_v1_adasum_of_two_lists_in_turn(rank, size):
                 lambda variable=variable, value=value: variable * value, var_list=[variable]
             )
             adasum.apply_gradients(pairs)
-    # Equal changes are averaged.
+    # Adasum averages equal changes.
     np.testing.assert_allclose([a.numpy()[0], b.numpy()[0]], [-2.0, -20.0], rtol=1e-6)
 
 
 def test_a_v1_meta_graph_with_passes_can_be_imported(tmp_path):
-    """Its collection of train ops named one in the branch that applies the sums."""
+    """Its collection of train ops named an op in the branch that applies the sums."""
     file = str(tmp_path / "model.meta")
     with tf.Graph().as_default():
         weight = v1.get_variable("w", initializer=[1.0])

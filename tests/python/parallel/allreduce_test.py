@@ -1,6 +1,6 @@
 """allreduce and grouped_allreduce against NumPy, bit by bit.
 
-`of(r)` is what rank r puts in: each rank can compute all ranks' inputs, and so
+`of(r)` is the input of rank r: each rank can compute all ranks' inputs, and so
 the result.
 """
 
@@ -26,7 +26,7 @@ def numpy_type(dtype):
 
 
 def of(rank, dtype, shape=(3, 5)):
-    """Small whole numbers, 0 to 9: sums and products of 4 are exact in every dtype but 8 bits."""
+    """Small whole numbers, 0 to 9: sums and products of 4 are exact in every dtype over 8 bits."""
     count = int(np.prod(shape))
     values = ((np.arange(count) * 7 + rank * 3) % 10).reshape(shape)
     return (values * (1j if dtype.is_complex and rank % 2 else 1)).astype(numpy_type(dtype))
@@ -46,7 +46,7 @@ def equal(actual, expected):
 
 @pytest.mark.parametrize("dtype", [*FLOATS, tf.complex64], ids=lambda dtype: dtype.name)
 def test_infinities_and_nan_arrive(rank, size, dtype):
-    """Rank 0 has what is no number, in one element each; the others have ones."""
+    """Rank 0 has infinities and NaN, in one element each; the others have ones."""
     special = np.array([np.inf, -np.inf, np.nan, 1.0])
     mine = (special if rank == 0 else np.ones(4)).astype(numpy_type(dtype))
     kinds = [hvd.Sum, hvd.Average, hvd.Product]
@@ -58,7 +58,7 @@ def test_infinities_and_nan_arrive(rank, size, dtype):
             expected[3] = size
         if size > 1 and op in (hvd.Min, hvd.Max):
             expected[0 if op == hvd.Min else 1] = 1.0
-        if dtype.is_complex and op == hvd.Product:  # inf * (1 + 0j) has a NaN beside it
+        if dtype.is_complex and op == hvd.Product:  # inf * (1 + 0j) contains a NaN too
             result, expected = result[2:], expected[2:]
         np.testing.assert_array_equal(result, expected)
     kept = hvd.allgather(tf.constant(mine)).numpy()[:4], hvd.broadcast(tf.constant(mine), 0).numpy()
@@ -68,14 +68,14 @@ def test_infinities_and_nan_arrive(rank, size, dtype):
 
 @pytest.mark.usefixtures("one_machine")
 def test_half_precisions_are_summed_in_float32(rank, size):
-    # One by one, in the half precision, each addition of 1 would be lost.
+    # Added one by one in half precision, each addition of 1 would be lost.
     for dtype, big in ((tf.float16, 2048.0), (tf.bfloat16, 256.0)):
         value = tf.constant([big if rank == 0 else 1.0], dtype)
         total = np.float32(big + size - 1)
         equal(hvd.allreduce(value, op=hvd.Sum).numpy(), np.array([total], numpy_type(dtype)))
 
 
-def test_larger_than_any_buffer_on_the_way(rank, size):
+def test_tensors_larger_than_any_buffer(rank, size):
     count = (3 << 20) + 7
     base = np.arange(count, dtype=np.float32) % 1024
     result = hvd.allreduce(tf.constant(base + rank), op=hvd.Sum).numpy()
@@ -152,7 +152,7 @@ def test_deprecated_average_argument(size):
     one = tf.constant([1.0])
     with pytest.warns(DeprecationWarning, match="op="):
         equal(hvd.allreduce(one, average=False).numpy(), np.float32([size]))
-    with pytest.raises(ValueError, match="not both"):
+    with pytest.raises(ValueError, match="both passed"):
         hvd.allreduce(one, average=True, op=hvd.Sum)
 
 
@@ -173,7 +173,7 @@ def test_compression(evaluate, rank, size, compression):
         equal(result, sum(everybody(size, dtype)).astype(numpy_type(dtype)))
 
 
-def test_compression_travels_in_the_narrow_type():
+def test_compressed_tensors_are_sent_in_the_narrow_type():
     class Spy(hvd.FP16Compressor):
         sent: list = []  # noqa: RUF012
 
@@ -206,7 +206,7 @@ def test_names_of_members(rank, size):
 
 
 @pytest.mark.ranks(2)
-def test_members_in_another_order_are_noticed(rank):
+def test_members_in_another_order_are_an_error(rank):
     names = ["first", "second"] if rank == 0 else ["second", "first"]
     pair = [tf.constant([1.0]), tf.constant([2.0])]
     with pytest.raises(tf.errors.FailedPreconditionError, match=r"(?s)first.*second"):
@@ -215,8 +215,8 @@ def test_members_in_another_order_are_noticed(rank):
 
 
 @pytest.mark.ranks(2)
-def test_compression_on_one_rank_only_is_noticed(rank):
-    """Also where the sent dtypes are equal: one rank's tensor is float16 by itself."""
+def test_compression_on_one_rank_only_is_an_error(rank):
+    """Also where the sent dtypes are equal: one rank's tensor is float16 from the start."""
     tensor = tf.constant([1.0], tf.float32 if rank == 0 else tf.float16)
     kind = hvd.Compression.fp16
     for call in (hvd.allreduce, hvd.reducescatter):
@@ -235,7 +235,7 @@ def test_grouped_many_members(rank, size):
 @pytest.mark.ranks(2)
 @pytest.mark.large
 def test_more_than_2_to_the_31_elements():
-    """2^31 + 5 bytes-sized elements: no count may pass through an int."""
+    """2^31 + 5 one-byte elements: no count may pass through an int."""
     count = (1 << 31) + 5
     result = hvd.allreduce(tf.fill([count], tf.constant(3, tf.uint8)), op=hvd.Sum)
     for place in (0, count // 2, (1 << 31) - 1, 1 << 31, count - 1):

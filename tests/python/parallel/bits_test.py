@@ -1,7 +1,7 @@
-"""The same calls give the same bits, in whatever order and company they come.
+"""The same calls give the same bits, whatever their order and other concurrent calls.
 
-Numbers whose sums are rounded, so that another order of the sum shows. Two programs that
-do nothing but count take the cores away meanwhile, at moments of their own.
+The sums of the numbers are rounded, so another order of additions would show. Meanwhile two
+programs that only count use up the cores at random moments.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ while True:
 
 @pytest.fixture
 def load(rank):
-    """Rank 0 starts it, more of it than there are cores."""
+    """Rank 0 starts more of these programs than there are cores."""
     programs = [subprocess.Popen([sys.executable, "-c", LOAD]) for _ in range(2 * (rank == 0))]
     yield
     for program in programs:
@@ -48,7 +48,7 @@ def numbers_of(rank, dtype, length):
 
 
 def expected(dtype, length):
-    """Node by node, each in the order of its ranks (docs/collectives.md)."""
+    """Node by node, each in rank order (docs/collectives.md)."""
     ranks = [numbers_of(rank, dtype, length) for rank in range(hvd.size())]
     here = hvd.local_size()
     nodes = [ranks[first : first + here] for first in range(0, len(ranks), here)]
@@ -56,7 +56,7 @@ def expected(dtype, length):
 
 
 def call_in_some_order(cases, choice, results):
-    """Each case on a thread of its own, in an order of this rank's own."""
+    """Each case in a separate thread, in an order that depends on the rank."""
 
     def call(name, tensor):
         results[name] = hvd.allreduce(tensor, op=hvd.Sum, name=name).numpy()

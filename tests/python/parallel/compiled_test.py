@@ -1,6 +1,6 @@
-"""Collectives in steps that XLA compiles: what they give, what is refused, and with which text.
+"""Collectives in steps that XLA compiles: results, refused calls, and the error texts.
 
-What compiled steps have in common with others is tested with them (the fixture `evaluate`).
+Behaviour shared with other steps is tested with those (the fixture `evaluate`).
 """
 
 import functools
@@ -18,7 +18,7 @@ compiled = functools.partial(tf.function, autograph=False, jit_compile=True)
 
 
 def of(rank, shape=(4, 3)):
-    """Whole numbers, others on each rank."""
+    """Whole numbers that differ between ranks."""
     count = int(np.prod(shape))
     return ((np.arange(count) * 5 + rank * 7) % 11).reshape(shape).astype(np.float32)
 
@@ -67,16 +67,16 @@ def test_received_splits_are_equal(size):
 
 
 @pytest.mark.ranks(2)
-def test_rows_that_differ_are_told_to_all(rank):
+def test_different_numbers_of_rows_are_an_error_on_all_ranks(rank):
     gather = compiled(lambda x: hvd.allgather(x, name="uneven"))
     with pytest.raises(tf.errors.FailedPreconditionError) as caught:
         gather(tf.ones([2 + rank, 3]))
     assert "uneven': rank 0 has float32[2,3], rank 1 has float32[3,3]" in caught.value.message
-    assert "in a compiled step all dimensions must be equal on all ranks" in caught.value.message
+    assert "in a compiled step all dimensions must be the same on all ranks" in caught.value.message
     assert gather(tf.ones([2, 3])).shape[0] == 2 * hvd.size()
 
 
-def test_what_xla_cannot_compile_says_what_to_do(size):
+def test_unsupported_collectives_suggest_a_fix(size):
     x = tf.ones([size, 2])
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"alltoall 'parts' with splits .*out"):
         compiled(lambda: hvd.alltoall(x, splits=[1] * size, name="parts"))()
@@ -85,7 +85,7 @@ def test_what_xla_cannot_compile_says_what_to_do(size):
 
 
 @pytest.mark.ranks(2)
-def test_what_one_rank_does_wrong_is_told_to_all(size):
+def test_one_ranks_mistake_is_an_error_on_all_ranks(size):
     x = tf.ones([2])
     with pytest.raises(tf.errors.InvalidArgumentError, match="there is no rank 99"):
         compiled(lambda: hvd.broadcast(x, 99))()
@@ -95,8 +95,8 @@ def test_what_one_rank_does_wrong_is_told_to_all(size):
 
 
 @pytest.mark.ranks(2)
-def test_after_a_join(rank, size):
-    """What was compiled sums on; an allgather has room for the rows of all ranks."""
+def test_compiled_collectives_after_a_join(rank, size):
+    """A compiled allreduce still sums; an allgather has room for the rows of all ranks."""
     if rank < size - 1:
         x = tf.ones([2, 2])
         with pytest.raises(tf.errors.FailedPreconditionError, match=r"joined, .*XLA does not comp"):
@@ -118,8 +118,8 @@ def test_variables_are_broadcast_in_place(rank, size):
     equal(variables[1], of(size - 1, (5,)))
 
 
-def test_the_inputs_are_left_alone(rank, size):
-    """A collective writes to its input's memory; what else uses the value has a copy."""
+def test_inputs_are_not_overwritten(rank, size):
+    """A collective writes to its input's memory; other users of the value have a copy."""
     x = tf.constant(of(rank))
 
     @compiled
@@ -136,7 +136,7 @@ def test_the_inputs_are_left_alone(rank, size):
     equal(x, of(rank))
 
 
-def test_fingerprints_are_those_of_the_uncompiled():
+def test_fingerprints_equal_those_of_uncompiled_steps():
     values = [
         tf.cast(tf.random.stateless_uniform([n, 7], [n, 1], maxval=100.0), dtype)
         for n, dtype in enumerate(DTYPES)
@@ -152,13 +152,13 @@ def test_fingerprints_are_those_of_the_uncompiled():
     for value in changed:
         value.flat[-1] = 0 if value.flat[-1] else 1
     assert set(_native.ops.horovod_fingerprints(True, changed).numpy()) & set(plain.numpy()) == {0}
-    # Signs of zeros, NaNs and the number of zeros count.
+    # Signs of zeros, NaNs and the number of zeros matter.
     alike = [np.zeros(n, "f4") for n in range(40)] + [np.float32([-0.0]), np.float32([np.nan])]
     assert len(set(_native.ops.horovod_fingerprints(True, alike).numpy()[:-1])) == len(alike)
 
 
 @pytest.mark.parametrize("jit", [False, True])
-def test_a_verdict_fails_or_speaks(jit, capfd):
+def test_a_verdict_fails_or_warns(jit, capfd):
     def judge(wrong, fails):
         return _native.ops.horovod_verdict(
             wrong, names=['a"\\', "b", "ü"], before="these: ", after=". So.", fails=fails
@@ -173,7 +173,7 @@ def test_a_verdict_fails_or_speaks(jit, capfd):
     assert "these: b. So." in capfd.readouterr().err
 
 
-def test_equal_calls_and_unused_ones_are_made(rank, size):
+def test_equal_and_unused_calls_run(rank, size):
     before = _native.library.tf_hvd_submitted_count()
 
     @compiled
@@ -203,7 +203,7 @@ def test_loops_branches_and_functions_in_functions(rank, size):
 
 
 def test_two_compiled_functions_in_one(rank, size):
-    """Their calls have the same names in their functions, and may be under way together."""
+    """Their calls have the same names in their functions, and may be in progress together."""
 
     @compiled
     def first(x):
@@ -220,7 +220,7 @@ def test_two_compiled_functions_in_one(rank, size):
         equal(largest, np.max(everybody(size), axis=0))
 
 
-def test_a_loop_of_other_lengths(size):
+def test_a_loop_of_varying_length(size):
     @compiled
     def loop(x, count):
         def body(i, total):
@@ -234,7 +234,7 @@ def test_a_loop_of_other_lengths(size):
 
 
 @pytest.mark.parametrize("wire", [tf.float16, tf.bfloat16])
-def test_compression_has_the_bits_of_the_uncompiled(wire, rank):
+def test_compression_equals_that_of_uncompiled_steps(wire, rank):
     compression = hvd.Compression.fp16 if wire == tf.float16 else hvd.Compression.bf16
     x = tf.constant(of(rank) / 7)
 
@@ -260,8 +260,8 @@ def sparse(rank, rows=4):
 
 @pytest.mark.parametrize("way", ["rows", "dense", "auto"])
 @pytest.mark.parametrize("op", ["Sum", "Average"])
-def test_slices_are_those_of_the_uncompiled_step(way, op, rank, size):
-    """As many rows as all ranks have: those of one index are summed, the rest are zeros."""
+def test_slices_equal_those_of_uncompiled_steps(way, op, rank, size):
+    """As many rows as all ranks have: rows of one index are summed, the rest are zeros."""
 
     def step():
         result = hvd.allreduce(sparse(rank), op=getattr(hvd, op), sparse=way)
@@ -275,7 +275,7 @@ def test_slices_are_those_of_the_uncompiled_step(way, op, rank, size):
 
 
 @pytest.mark.ranks(2)
-def test_slices_with_other_numbers_of_rows_are_told(rank):
+def test_slices_with_different_numbers_of_rows_are_an_error(rank):
     def step():
         slices = sparse(rank, 4 if rank == 0 else 3)
         return hvd.allreduce(slices, op=hvd.Sum, name="rows", sparse="rows").values
@@ -296,7 +296,7 @@ def test_the_gradient_of_slices(rank, size):
     equal(compiled(step)(), tf.function(step, autograph=False)())
 
 
-def test_a_tape_trains_as_the_uncompiled_one(rank, size):
+def test_a_compiled_tape_trains_like_an_uncompiled_one(rank, size):
     def trained(jit):
         weight, bias = tf.Variable(of(0, (3, 2)) / 16), tf.Variable(tf.zeros([2]))
 

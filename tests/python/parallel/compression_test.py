@@ -1,6 +1,6 @@
-"""Compression: casts that the op makes have the bits of TensorFlow's casts around it.
+"""Compression: casts in the op are bitwise equal to TensorFlow's casts around it.
 
-Where all ranks may have GPUs the op makes them; here it does so everywhere, on a CPU too.
+The op casts if all ranks may have GPUs. These tests make it cast everywhere, on a CPU too.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ FACTORS = {"prescale_factor": 0.3, "postscale_factor": -1.7}
 
 
 def numbers(rank, shape=(41, 3), seed=0):
-    """Numbers that round, some that are too large or too small for float16, infinities."""
+    """Numbers that round, some too large or too small for float16, and infinities."""
     random = np.random.default_rng([rank, seed])
     values = random.normal(size=shape) * 10.0 ** random.integers(-9, 5, shape)
     values.flat[:3] = -0.0, np.inf if rank == 0 else 1.0, 70000.0
@@ -25,7 +25,7 @@ def numbers(rank, shape=(41, 3), seed=0):
 
 @pytest.fixture
 def both_ways(monkeypatch):
-    """What a function gives if the op casts, and if TensorFlow does."""
+    """The results of a function if the op casts, and if TensorFlow does."""
 
     def call(function):
         results = []
@@ -62,7 +62,7 @@ def test_allreduce(rank, both_ways, kind, op, factors):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_groups_of_types_and_shapes(rank, both_ways, kind):
-    """float16 among them travels with what becomes float16, as ever."""
+    """float16 members are sent with those that become float16, as usual."""
     tensors = [
         numbers(rank, shape, seed=i) for i, shape in enumerate([(7,), (0, 2), (), (300, 11)])
     ]
@@ -94,12 +94,12 @@ def test_gradients(rank, both_ways, op):
 
     options = {"op": getattr(hvd, op), "compression": hvd.Compression.fp16, **FACTORS}
     same_bits(both_ways(lambda: gradient(lambda x: hvd.allreduce(x, **options))))
-    if op != "Product":  # of zeros and infinities
+    if op != "Product":  # because of zeros and infinities
         scattered = lambda x: tf.tile(hvd.reducescatter(x, **options)[:1], [9])  # noqa: E731
         same_bits(both_ways(lambda: gradient(scattered)))
 
 
-def test_a_rank_whose_tensorflow_casts_meets_ranks_whose_op_does(rank, size, monkeypatch):
+def test_ranks_may_cast_in_tensorflow_or_in_the_op(rank, size, monkeypatch):
     monkeypatch.setattr(_native, "gpus_on_all_ranks", lambda: rank == 0)
     x = tf.fill([5], float(rank + 1))
     for kind in KINDS:
@@ -107,9 +107,9 @@ def test_a_rank_whose_tensorflow_casts_meets_ranks_whose_op_does(rank, size, mon
         np.testing.assert_array_equal(result, np.full(5, size * (size + 1) / 2, np.float32))
 
 
-def test_what_travels_in_a_half_precision_is_float32():
+def test_only_float32_is_sent_in_half_precision():
     for dtype, wire_dtype in ((tf.float64, "float16"), (tf.float32, "float64"), (tf.int32, "half")):
-        with pytest.raises(tf.errors.OpError, match="wire_dtype is float16 or bfloat16"):
+        with pytest.raises(tf.errors.OpError, match="wire_dtype must be float16 or bfloat16"):
             _native.ops.horovod_allreduce(
                 tf.zeros([2], dtype), reduce_op=hvd.Sum, prescale_factor=1.0, postscale_factor=1.0,
                 wire_dtype=wire_dtype,

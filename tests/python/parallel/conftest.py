@@ -1,15 +1,15 @@
 """Every rank runs this pytest at once, started by `tf_hvd run -np N`.
 
-- Rank 0 reports as pytest does; the others are silent and print one line at the
-  end, or all of their output if something failed there.
+- Rank 0 reports as pytest does. The others print one line at the end, or all of their output
+  if something failed there.
 - After a failure a rank stops and leaves the job, so the others' collectives
-  fail at once with the name of the failed test. Nothing waits for a time-out.
-- With TF_HVD_CUDA_LIBRARY, the path of tests/gpu's libsoftware_device.so, tests run on a
-  GPU that is not there (tests/gpu/software_device.cc), as far as it has kernels, and fail
-  where something touches its memory that must not.
-- With TF_HVD_TESTS_DEVICE=/GPU:0 they run on a real one (tests/run_gpu.sh): a rank's own where
-  there are enough, else the first.
-- A rank that hangs inside the library is ended by pytest-timeout with its stacks.
+  fail immediately with the name of the failed test. Nothing waits for a time-out.
+- TF_HVD_CUDA_LIBRARY is the path of tests/gpu's libsoftware_device.so. With it, tests run on a
+  simulated GPU (tests/gpu/software_device.cc) where it has kernels. They fail on any forbidden
+  access to its memory.
+- With TF_HVD_TESTS_DEVICE=/GPU:0 they run on a real GPU (tests/run_gpu.sh). Each rank has its own
+  if there are enough, otherwise all use the first.
+- pytest-timeout ends a rank that hangs inside the library, and prints its stacks.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ import re
 import sys
 import time
 
-# Before init: a lost call is told after seconds. An error it is later: another rank may be at
-# what it does alone, on a machine that has other work.
+# Before init: a lost call is reported after seconds. It becomes an error later, because another
+# rank may be busy with local work on a loaded machine.
 os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", "10")
 os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "300")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -49,7 +49,7 @@ hvd.init()
 if DEVICE and not SOFTWARE_GPU:
     GPUS = tf.config.list_physical_devices("GPU")
     tf.config.set_visible_devices(GPUS[hvd.local_rank() % len(GPUS)], "GPU")
-# Not to be had any more once a failure has ended the runtime.
+# Read now: they are unavailable once a failure has ended the runtime.
 SIZE, RANK = hvd.size(), hvd.rank()
 # Four ranks share the cores of a small machine.
 tf.config.threading.set_intra_op_parallelism_threads(1)
@@ -59,24 +59,24 @@ HIDDEN = io.StringIO()
 TIMEOUT = 600
 LARGE_GIB = 12
 MEMORY_GIB = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-# All ranks must leave out the same tests.
+# All ranks must skip the same tests.
 ENOUGH_MEMORY = all(hvd.allgather_object(MEMORY_GIB >= LARGE_GIB))
 
 
 def pytest_report_header():
-    large = "" if ENOUGH_MEMORY else f"; large tests need {LARGE_GIB}: left out"
+    large = "" if ENOUGH_MEMORY else f"; large tests need {LARGE_GIB}: skipped"
     return f"rank {RANK} of {SIZE}, {MEMORY_GIB:.0f} GiB of memory{large}"
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config):
-    config.addinivalue_line("markers", "ranks(least): needs a job of at least so many ranks")
+    config.addinivalue_line("markers", "ranks(least): needs a job of at least this many ranks")
     config.addinivalue_line("markers", "jobs(*sizes): runs in jobs of these sizes only")
-    config.addinivalue_line("markers", "compiled: by XLA, for which there is no software GPU")
-    config.addinivalue_line("markers", "not_compiled: XLA compiles nothing of the kind")
+    config.addinivalue_line("markers", "compiled: uses XLA, which has no software GPU")
+    config.addinivalue_line("markers", "not_compiled: XLA cannot compile it")
     config.addinivalue_line("markers", "framework: about TensorFlow and Keras, not about MPI")
     config.addinivalue_line("markers", "large: moves gigabytes; in jobs of 2 ranks, in tier 2")
-    # Third parties' warnings would change the closing line of each rank.
+    # Third parties' warnings would change the final line of each rank.
     config.addinivalue_line("filterwarnings", "ignore")
     if not config.option.maxfail and SIZE > 1:
         config.option.maxfail = 1
@@ -84,7 +84,7 @@ def pytest_configure(config):
     if SIZE > 1:
         writer.hasmarkup = False  # the launcher gives its ranks terminals
     if RANK > 0:
-        # pytest-timeout asks for a writer when it ends a rank that hangs: its stacks are shown.
+        # pytest-timeout asks for a writer when it ends a hanging rank, to show its stacks.
         shown = copy.copy(writer)
         config.get_terminal_writer = lambda: shown
         writer._file = HIDDEN
@@ -128,10 +128,10 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def own_garbage():
-    """Frees a test's garbage, and spares Python the rest when it next looks for some.
+    """Free a test's garbage, and exclude the rest from Python's later collections.
 
-    What tf.data leaves of a fit that failed takes as long to end as it has lived, up to a minute
-    (TensorFlow 2.21: the thread that tunes a dataset is not woken). So it ends young.
+    After a failed fit, tf.data's objects take as long to end as they have existed, up to a minute.
+    (TensorFlow 2.21: the thread that tunes a dataset is not woken.) So they are ended early.
     """
     yield
     gc.collect()
@@ -163,7 +163,7 @@ def _numpy(value):
 
 
 def run_eagerly(function, *arrays):
-    """Calls `function` on eager tensors; returns what it returns, as arrays."""
+    """Call `function` on eager tensors; returns its results as arrays."""
     return tf.nest.map_structure(_numpy, function(*[tf.constant(a) for a in arrays]))
 
 
@@ -195,8 +195,8 @@ MODES = {
 }
 
 
-# What a mode changes does not depend on the other ranks: programs_test.py has each in every job.
-# Nor does it on the way between software GPUs: NCCL's job has them.
+# The effect of a mode does not depend on other ranks, so programs_test.py has each in every job.
+# Nor does it depend on the route between software GPUs: NCCL's job has the modes.
 OTHER_WAY = SOFTWARE_GPU and os.environ.get("TF_HVD_NCCL") == "0"
 MODES_HERE = (
     list(MODES)
@@ -218,7 +218,7 @@ def modes():
 
 @pytest.fixture
 def functions_called():
-    """Gives the code of each Python function that begins within a call, in their order."""
+    """The code of each Python function that begins within a call, in order."""
 
     def called(call):
         codes = []
@@ -239,14 +239,14 @@ def functions_called():
 
 @pytest.fixture
 def after():
-    """Gives a value in a graph so many seconds later: (seconds, value) -> tensor."""
+    """Returns a value in a graph after a delay: (seconds, value) -> tensor."""
 
     def later(seconds, value):
         def wait(value):
             time.sleep(seconds)
             return value
 
-        # Without state: nothing else of the graph waits for it.
+        # Stateless, so that nothing else in the graph waits for it.
         waited = tf.numpy_function(wait, [value], value.dtype, stateful=False)
         return tf.ensure_shape(waited, value.shape)
 
@@ -255,7 +255,7 @@ def after():
 
 @pytest.fixture
 def one_machine():
-    """For bits that are promised within a machine: across machines each is summed first."""
+    """For bits that are guaranteed within a machine: across machines, each machine sums first."""
     if hvd.cross_size() > 1:
         pytest.skip("on several machines")
 
@@ -272,7 +272,7 @@ def size():
 
 @pytest.fixture
 def folder(tmp_path):
-    """Rank 0's, on all."""
+    """Rank 0's temporary folder, on all ranks."""
     return hvd.broadcast_object(str(tmp_path), 0)
 
 
@@ -280,8 +280,8 @@ def folder(tmp_path):
 def horovod(monkeypatch):
     """`import horovod.tensorflow` works and gives tf_hvd, in this test only.
 
-    Horovod's names stay in a process for good; the fixture takes them back, because the other
-    tests of a job are about tf_hvd under its own.
+    Horovod's names are permanent in a process. The fixture removes them, because the other
+    tests of a job use tf_hvd under its own names.
     """
     monkeypatch.setattr(Convention, "name", "tf_hvd")
     monkeypatch.setattr(Convention, "asked", False)
@@ -294,7 +294,7 @@ def horovod(monkeypatch):
 
 @contextlib.contextmanager
 def _float64(library):
-    """Within it layers compute in float64."""
+    """A context in which layers compute in float64."""
 
     def put(precision):
         library.backend.set_floatx(precision)
@@ -309,12 +309,12 @@ def _float64(library):
 
 @pytest.fixture
 def float64():
-    """Call it with a Keras: a context within which its layers compute in float64."""
+    """Call it with a Keras library: a context in which its layers compute in float64."""
     return _float64
 
 
 @pytest.fixture(autouse=True)
 def no_adapted_layers_are_left():
-    """Those of a test are not compared in the next one, whoever still holds them."""
+    """The next test does not compare the layers of this one, whatever still refers to them."""
     yield
     adapted._layers.clear()

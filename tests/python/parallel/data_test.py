@@ -17,11 +17,11 @@ def everybody(dataset):
 
 
 def unknown(dataset):
-    """The same elements; tf.data cannot say how many."""
+    """The same elements, with a length unknown to tf.data."""
     return dataset.filter(lambda *_: True)
 
 
-# Of so many elements, those that ranks have in turn; by default they are repeated.
+# For each number of elements, those that the ranks get; by default they are repeated.
 IN_TURN = {
     "keep": lambda count, size: range(count),
     "drop": lambda count, size: range(count // size * size),
@@ -40,7 +40,7 @@ def test_shares(size, count, known, uneven):
     assert parts == [in_turn[r::size] for r in range(size)]
 
 
-def test_structures_of_any_shape_whose_number_is_not_known(rank, size):
+def test_structures_with_an_unknown_number_of_elements(rank, size):
     """Ragged rows, in a dictionary and a tuple, and a dataset of one component."""
     count = 3 * size - 1
     rows = tf.data.Dataset.range(count).map(lambda i: ({"x": tf.range(i)}, i))
@@ -57,7 +57,7 @@ def test_structures_of_any_shape_whose_number_is_not_known(rank, size):
 
 
 @pytest.mark.parametrize("uneven", ["keep", "drop", "repeat"])
-def test_without_end(rank, size, uneven):
+def test_infinite_datasets_are_sharded(rank, size, uneven):
     dataset = hvd.shard(tf.data.Dataset.range(5).repeat(), uneven=uneven)
     assert elements(dataset.take(4)) == [(rank + i * size) % 5 for i in range(4)]
 
@@ -69,14 +69,14 @@ def test_batches_are_elements(rank, size):
     assert batches == ([*wanted, [4 * size]] if rank == 0 else wanted)
 
 
-def test_shard_refuses(size):
+def test_shard_refuses_invalid_arguments(size):
     dataset = tf.data.Dataset.range(3)
     with pytest.raises(ValueError, match=r"uneven='pad'.*'keep', 'drop', 'repeat'"):
         hvd.shard(dataset, uneven="pad")
 
 
 @pytest.mark.parametrize("agree", ["min", "max"])
-def test_steps(rank, size, agree):
+def test_steps_per_epoch_agrees(rank, size, agree):
     last = 3 if agree == "min" else 3 + size - 1
     dataset = tf.data.Dataset.range(3 + rank)
     assert hvd.steps_per_epoch(dataset, agree=agree) == last
@@ -87,14 +87,14 @@ def test_steps(rank, size, agree):
         assert hvd.steps_per_epoch(3 + rank, agree=agree) == last
 
 
-def test_steps_of_batches_to_come():
+def test_steps_of_a_dataset_that_is_batched_later():
     assert hvd.steps_per_epoch(21, batch_size=5) == 5
     assert hvd.steps_per_epoch(21, batch_size=5, drop_remainder=True) == 4
     assert hvd.steps_per_epoch(tf.data.Dataset.range(20), batch_size=5) == 4
 
 
 def test_steps_of_a_share(rank, size):
-    """What shard leaves to each rank, brought to one number."""
+    """Different shares of `shard` lead to one number of steps."""
     dataset = tf.data.Dataset.range(3 * size + 1)
     least = 3 if size > 1 else 4
     kept = hvd.shard(dataset, uneven="keep")
@@ -105,11 +105,11 @@ def test_steps_of_a_share(rank, size):
 
 
 @pytest.mark.parametrize("agree", ["min", "max"])
-def test_one_rank_has_no_answer_and_all_are_told(rank, size, agree):
+def test_an_unknown_length_on_one_rank_is_an_error_on_all(rank, size, agree):
     last = size - 1
     plain = tf.data.Dataset.range(5)
     for odd, text in (
-        (unknown(plain), "not known"),
+        (unknown(plain), "is unknown on"),
         (plain.take(0), "no batch"),
     ):
         with pytest.raises(ValueError, match=f"rank {last}.*|{last}") as raised:
@@ -118,12 +118,12 @@ def test_one_rank_has_no_answer_and_all_are_told(rank, size, agree):
         assert hvd.allgather_object(str(raised.value)) == [str(raised.value)] * size
 
 
-def test_no_end(rank, size):
+def test_infinite_datasets_have_no_number_of_steps(rank, size):
     plain = tf.data.Dataset.range(5)
     several = "rank 0" if size == 1 else f"ranks 0.* and {size - 1}"
-    with pytest.raises(ValueError, match=f"infinite on {several}: "):
+    with pytest.raises(ValueError, match=rf"infinite on {several}\. Limit"):
         hvd.steps_per_epoch(plain.repeat())
-    with pytest.raises(ValueError, match=f"not known on {several}: "):
+    with pytest.raises(ValueError, match=rf"is unknown on {several}\. "):
         hvd.steps_per_epoch(unknown(plain))
     with pytest.raises(ValueError, match="infinite on rank 0"):
         hvd.steps_per_epoch(plain.repeat() if rank == 0 else plain, agree="max")
@@ -131,7 +131,7 @@ def test_no_end(rank, size):
         assert hvd.steps_per_epoch(plain.repeat() if rank == 0 else plain) == 5
 
 
-def test_steps_refuse():
+def test_steps_per_epoch_refuses_invalid_arguments():
     for options, text in (
         ({"agree": "mean"}, r"agree='mean'.*'min', 'max'"),
         ({"batch_size": 0}, "batch_size=0"),
@@ -160,7 +160,7 @@ def test_in_a_process_set(rank, size):
 
 
 def test_ranks_that_train_together_see_everything(rank, size):
-    """The helpers in a loop: equally many steps, each example used."""
+    """The helpers in a loop: equally many steps, and each example is used."""
     data = np.arange(4 * size + 2)
     dataset = hvd.shard(tf.data.Dataset.from_tensor_slices(data)).batch(2)
     steps = hvd.steps_per_epoch(dataset, agree="max")

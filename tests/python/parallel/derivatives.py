@@ -16,7 +16,7 @@ ROWS = 5
 
 
 def inputs(rank, rows=ROWS):
-    """Row 0 is the same on all ranks; the next have one zero, two zeros, only zeros."""
+    """Row 0 is the same on all ranks; the next rows have one zero, two zeros, only zeros."""
     x = ((np.arange(rows * 2) * 3 + rank * 5) % 7 + 1.0).reshape(rows, 2)
     x[:1] = 2.0
     for row, ranks in ((1, [0]), (2, [0, 1]), (3, range(99))):
@@ -34,7 +34,7 @@ def directions(rank, shape):
 
 
 def reduced(xs, op, pre, post):
-    """What a reduction gives, from the inputs of all ranks."""
+    """The result of a reduction, from the inputs of all ranks."""
     xs = [x * tf.constant(pre, x.dtype) for x in xs]
     if op in (hvd.Min, hvd.Max):
         result = (tf.reduce_min if op == hvd.Min else tf.reduce_max)(tf.stack(xs), axis=0)
@@ -50,7 +50,7 @@ def scattered(whole, rank, size):
 
 
 def exchanged(xs, rank, splits):
-    """What alltoall gives `rank`; splits[s] are those of rank s."""
+    """The result of alltoall on `rank`; splits[s] are those of rank s."""
     starts = [sum(splits[s][:rank]) for s in range(len(xs))]
     return tf.concat(
         [x[a : a + splits[s][rank]] for s, (x, a) in enumerate(zip(xs, starts, strict=True))], 0
@@ -66,7 +66,7 @@ def loss(y, w):
 
 
 def compare(evaluate, collective, reference, x_of, rtol=1e-13):
-    """The first and the second derivative of this rank, against the reference."""
+    """Compare this rank's first and second derivative with the reference."""
     rank, size = hvd.rank(), hvd.size()
     everything = [tf.constant(x_of(r)) for r in range(size)]
     shapes = [reference(everything, r).shape for r in range(size)]
@@ -108,5 +108,5 @@ def uneven(rank):
 
 
 def rows_for(evaluate):
-    """What each rank puts in: other numbers of rows, unless XLA is to know them."""
+    """Each rank's input: different numbers of rows, unless XLA must know them."""
     return inputs if evaluate.__name__ == "run_compiled" else uneven

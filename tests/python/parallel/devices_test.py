@@ -1,7 +1,7 @@
-"""Where collectives run: `device_dense` and `device_sparse`, and what asks about GPUs.
+"""The device of collectives: `device_dense`, `device_sparse`, and functions about GPUs.
 
-On the GPU of software (tests/gpu/software_device_test.py) there are two devices, elsewhere one;
-what a traced graph asks for can be seen without either.
+The software GPU (tests/gpu/software_device_test.py) gives two devices, otherwise there is one. The
+devices that a traced graph requests can be checked without a GPU.
 """
 
 import os
@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tf_hvd as hvd
+from tf_hvd.horovod import helpers
 
 CPU, GPU = "/device:CPU:0", "/device:GPU:0"
 OTHER = {CPU: GPU, GPU: CPU}
@@ -18,17 +19,17 @@ THERE = [f"/device:{d.device_type}:0" for d in tf.config.list_logical_devices()]
 
 
 def ops_of(function, *arguments):
-    """Our collectives in the function's graph."""
+    """tf_hvd's collectives in the function's graph."""
     graph = tf.function(function).get_concrete_function(*arguments).graph
     ops = [op for op in graph.get_operations() if op.type.startswith("Horovod")]
-    # Ops that tell a rank or a size move nothing.
+    # Ops that return a rank or a size move no data.
     found = [op for op in ops if any(i.dtype.is_floating for i in op.inputs)]
     assert found
     return found
 
 
 def collectives(function, *arguments):
-    """The device that each of our collectives asks for in the function's graph, by its type."""
+    """The device that each of our collectives requests in the function's graph, by its type."""
     return {(op.type, op.device) for op in ops_of(function, *arguments)}
 
 
@@ -50,7 +51,7 @@ def slices():
         ),
     ],
 )
-def test_device_dense_is_where_the_op_is_put(type_of_op, call, device):
+def test_device_dense_places_the_op(type_of_op, call, device):
     x = tf.TensorSpec([4, 2])
 
     def elsewhere(x, asked):
@@ -63,7 +64,7 @@ def test_device_dense_is_where_the_op_is_put(type_of_op, call, device):
 
 @pytest.mark.parametrize("device", [CPU, GPU])
 @pytest.mark.parametrize("way", ["rows", "dense"])
-def test_device_sparse_is_where_rows_and_their_sums_are_put(way, device):
+def test_device_sparse_places_rows_and_their_sums(way, device):
     def call(**devices):
         with tf.device(GPU):
             result = hvd.allreduce(slices(), op=hvd.Sum, sparse=way, **devices)
@@ -71,7 +72,7 @@ def test_device_sparse_is_where_rows_and_their_sums_are_put(way, device):
 
     asked = collectives(lambda: call(device_sparse=device, device_dense=OTHER[device]))
     assert {where for _, where in asked} == {device}
-    # There the sums of duplicate rows have the same bits each time.
+    # Sums of duplicate rows are bitwise reproducible there.
     assert {where for _, where in collectives(lambda: call(device_dense=GPU))} == {CPU}
 
 
@@ -132,7 +133,7 @@ def test_gradients_of_a_v1_optimizer(device):
 
 @pytest.mark.parametrize("device", THERE)
 @pytest.mark.parametrize("start", THERE)
-def test_results_lie_there(start, device):
+def test_results_are_on_the_requested_device(start, device):
     with tf.device(start):
         x = tf.identity(tf.constant(np.arange(6, dtype=np.float32) * (hvd.rank() + 1)))
     total = hvd.size() * (hvd.size() + 1) / 2
@@ -147,9 +148,8 @@ def test_results_lie_there(start, device):
         np.testing.assert_array_equal(result.numpy(), np.arange(6) * total)
 
 
-def test_what_a_script_asks_about_gpus():
-    assert hvd.gpu_available("tensorflow") == (GPU in THERE)
+def test_gpu_queries():
+    assert helpers.gpu_available("tensorflow") == (GPU in THERE)
     assert hvd.cuda_built() == tf.test.is_built_with_cuda()
-    assert not hvd.rocm_built()
-    if "TF_HVD_NCCL_LIBRARY" in os.environ:  # of software: tests/gpu/software_nccl.h
+    if "TF_HVD_NCCL_LIBRARY" in os.environ:  # the software NCCL of tests/gpu/software_nccl.h
         assert hvd.nccl_built() == (0 if os.environ.get("TF_HVD_NCCL") == "0" else 22105)

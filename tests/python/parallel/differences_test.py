@@ -16,11 +16,11 @@ pytestmark = [pytest.mark.framework, pytest.mark.jobs(2)]
 
 
 def switches():
-    """How often the threads of this process have gone to sleep."""
+    """The number of times that this process's threads have gone to sleep."""
     total = 0
     for status in pathlib.Path("/proc/self/task").glob("*/status"):
         lines = []
-        with contextlib.suppress(OSError):  # an earlier test's thread may just have ended
+        with contextlib.suppress(OSError):  # an earlier test's thread may have just ended
             lines = status.read_text().splitlines()
         total += sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt"))
     return total
@@ -91,13 +91,13 @@ def test_v1_passes_count_updates(rank):
         assert session.run(step) == 2
 
 
-@pytest.mark.parametrize("alone", [True, False])
-def test_duplicate_rows_are_summed_before_keras_squares_them(rank, alone):
+@pytest.mark.parametrize("single", [True, False])
+def test_duplicate_rows_are_summed_before_keras_squares_them(rank, single):
     members = hvd.ProcessSet([0]), hvd.ProcessSet([1])
     for one in members:
         hvd.add_process_set(one)
     try:
-        options = {"process_set": members[rank]} if alone else {}
+        options = {"process_set": members[rank]} if single else {}
         table, whole = (keras.Variable(np.zeros([3, 1], "float32")) for _ in range(2))
         optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.5), **options)
         slices = tf.IndexedSlices(
@@ -116,10 +116,8 @@ def test_duplicate_rows_are_summed_before_keras_squares_them(rank, alone):
 @pytest.mark.jobs(1, 2)
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("local", [False, True])
-def test_duplicate_rows_are_summed_by_a_tape_that_has_nobody_to_reduce_with(
-    rank, size, compiled, local
-):
-    """global_clipnorm found it: the norm of duplicate rows is not that of their sum."""
+def test_a_tape_of_a_single_rank_sums_duplicate_rows(rank, size, compiled, local):
+    """global_clipnorm showed it: the norm of duplicate rows differs from that of their sum."""
     members = [hvd.add_process_set([r]) for r in range(size)] if size > 1 else []
     mine = members[rank] if members else hvd.global_process_set
     table = tf.Variable(tf.zeros([4, 1]))
@@ -146,7 +144,7 @@ def test_duplicate_rows_are_summed_by_a_tape_that_has_nobody_to_reduce_with(
     ("group", "requests"), [(hvd.grouped_allgather, 2), (hvd.grouped_reducescatter, 1)]
 )
 def test_the_gradient_of_a_group_is_one_request(group, requests):
-    """And of allgather one more, for the numbers of rows."""
+    """allgather needs one more, for the numbers of rows."""
     xs = [tf.ones([2]), tf.ones([4])]
     with tf.GradientTape() as tape:
         tape.watch(xs)

@@ -1,10 +1,11 @@
-"""What the Python blocks of the documentation take for granted, and what is checked after them."""
+"""Names that the documentation's Python blocks use, and checks to run after the blocks."""
 
 import contextlib
 import os
 import pathlib
 import tempfile
 
+import data_servers
 import keras
 import numpy as np
 import tensorflow as tf
@@ -12,7 +13,7 @@ import tensorflow as tf
 import tf_hvd as hvd
 import tf_hvd.keras
 
-EXAMPLES = 65  # with batches of 64: ranks that share unevenly have unequal steps
+EXAMPLES = 65  # with batches of 64, unevenly sharing ranks have unequal numbers of steps
 
 
 def _assert_alike(values):
@@ -46,7 +47,7 @@ def _plain():
 
 @contextlib.contextmanager
 def _adapted():
-    """Ends with a layer that has the same state on all ranks, which the guard would say."""
+    """Ends with a layer that has the same state on all ranks; otherwise the guard would raise."""
     features = np.random.default_rng(0).normal(size=(EXAMPLES, 4)).astype("float32")
     own = {"features": features, "this_ranks_features": features[hvd.rank() :: hvd.size()]}
     names = {**_names(), **own}
@@ -62,9 +63,29 @@ def _training():
     model, optimizer = names["model"], getattr(names["model"], "optimizer", names["optimizer"])
     _assert_alike([*model.weights, *optimizer.variables])
     assert int(optimizer.iterations) > 0
-    # One dropout mask for all ranks was what a broadcast of all variables gave.
+    # A broadcast of all variables gave all ranks the same dropout mask.
     for seed in (v for v in model.variables if "seed" in v.path):
         assert len({str(each) for each in hvd.allgather_object(seed.numpy())}) == hvd.size()
+
+
+@contextlib.contextmanager
+def _mixed_precision():
+    """As `_training`; the policy that the block sets ends with it."""
+    policy = keras.config.dtype_policy()
+    try:
+        with _training() as names:
+            yield names
+    finally:
+        keras.config.set_dtype_policy(policy)
+
+
+@contextlib.contextmanager
+def _sparse():
+    """As `_training`, with sequences of words."""
+    with _training() as names:
+        words = np.random.default_rng(hvd.rank()).integers(0, 1000, [EXAMPLES, 5])
+        names |= {"words": words, "labels": np.arange(EXAMPLES) % 3}
+        yield names
 
 
 @contextlib.contextmanager
@@ -76,8 +97,25 @@ def _trained():
 
 
 @contextlib.contextmanager
+def _evaluated():
+    """Ends with the results and predictions of one process, on all ranks."""
+    with _trained() as names:
+        model = names["model"]
+    features = np.random.default_rng(1).normal(size=(EXAMPLES, 4)).astype("float32")
+    optimizer = tf_hvd.keras.DistributedOptimizer(names["optimizer"])
+    model.compile(optimizer, names["loss_of"], metrics=["accuracy"])
+    share = hvd.shard(names["dataset"], uneven="keep").batch(16)
+    names |= {"features": features, "this_ranks_share": share}
+    yield names
+    whole = model.evaluate(names["dataset"].batch(16), verbose=0, return_dict=True)
+    for name, value in whole.items():
+        np.testing.assert_allclose(names["results"][name], value, rtol=1e-5)
+    np.testing.assert_array_equal(names["predictions"], model.predict(features, verbose=0))
+
+
+@contextlib.contextmanager
 def _uneven():
-    """A loop with a step of its own; `variables` are the same on all ranks at its end."""
+    """A loop with a custom step; `variables` are the same on all ranks at its end."""
     calls = []
     variables = [tf.Variable(1.0 + hvd.rank())]
     yield {**_names(), "step": lambda *batch: calls.append(batch), "variables": variables}
@@ -115,7 +153,8 @@ def _graph():
 def _v1_optimizer():
     """A v1 optimizer in a graph."""
     with tf.Graph().as_default():
-        names = {"hvd": hvd, "optimizer": tf.compat.v1.train.GradientDescentOptimizer(0.1)}
+        optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+        names = {"tf": tf, "hvd": hvd, "optimizer": optimizer}
         yield names
         weight = tf.compat.v1.get_variable("w", [4, 4])
         names["optimizer"].minimize(tf.reduce_sum(weight))
@@ -138,7 +177,7 @@ def _local_layer():
     names = {**_names(), "head": head, "inputs": tf.ones([1, 4]) * (hvd.rank() + 1.0)}
     yield names
     kernel, bias = (gradient.numpy() for gradient in names["gradients"])
-    # This rank's own, divided by the number of ranks; the average of all.
+    # This rank's gradient, divided by the number of ranks; and the average of all.
     assert np.all(kernel == (hvd.rank() + 1.0) / hvd.size())
     assert np.all(bias == 1.0)
 
@@ -168,6 +207,83 @@ def _saved_graph():
             os.chdir(before)
 
 
+@contextlib.contextmanager
+def _in_folder():
+    """A folder that is the current folder of all ranks."""
+    before = pathlib.Path.cwd()
+    with tempfile.TemporaryDirectory() as mine:
+        os.chdir(hvd.broadcast_object(mine))
+        try:
+            yield
+            hvd.barrier()
+        finally:
+            os.chdir(before)
+
+
+@contextlib.contextmanager
+def _records():
+    """Files of 100, 60 and 5 records; each record is seen, in equally many steps on all ranks."""
+    calls = []
+    with _in_folder():
+        if hvd.rank() == 0:
+            pathlib.Path("data").mkdir()
+            for name, begin, end in (("a", 0, 100), ("b", 100, 160), ("c", 160, 165)):
+                with tf.io.TFRecordWriter(f"data/train-{name}.tfrecord") as writer:
+                    for number in range(begin, end):
+                        writer.write(str(number))
+        hvd.barrier()
+        yield {"tf": tf, "hvd": hvd, "parse": tf.strings.to_number, "step": calls.append}
+    everybody = hvd.allgather_object(np.array(calls))
+    assert {batches.shape for batches in everybody} == {(2, 64)}
+    assert set(np.concatenate(everybody).flat) == set(range(165))
+
+
+@contextlib.contextmanager
+def _images():
+    """Ten images of two kinds; each is in the share of one rank."""
+    with _in_folder():
+        if hvd.rank() == 0:
+            for number in range(10):
+                folder = pathlib.Path("images", ("cats", "dogs")[number % 2])
+                folder.mkdir(parents=True, exist_ok=True)
+                image = tf.io.encode_png(np.full([8, 8, 3], number, np.uint8))
+                (folder / f"{number}.png").write_bytes(image.numpy())
+        hvd.barrier()
+        names = _names()
+        yield names
+        for kind in ("from_files", "from_list", "from_folders"):
+            mine = []
+            for images, labels in names[kind]:
+                mine += [int(number) for number in images[:, 0, 0, 0]]
+                assert [number % 2 for number in mine[-len(labels) :]] == labels.numpy().tolist()
+            first, second = hvd.allgather_object(mine)
+            assert sorted(first + second) == list(range(10))
+
+
+@contextlib.contextmanager
+def _arrays():
+    """Mapped files of 200 rows; each row is seen."""
+    calls = []
+    with _in_folder():
+        if hvd.rank() == 0:
+            np.save("images.npy", np.zeros([200, 2, 2], np.float32))
+            np.save("labels.npy", np.arange(200))
+        hvd.barrier()
+        yield {"np": np, "hvd": hvd, "step": lambda *batch: calls.append(batch[1])}
+    everybody = hvd.allgather_object(np.concatenate(calls).tolist())
+    assert sorted(everybody[0] + everybody[1]) == list(range(200))
+
+
+@contextlib.contextmanager
+def _service():
+    with data_servers.running() as target, _training() as names:
+        model = names["model"]
+        optimizer = hvd.DistributedOptimizer(names["optimizer"])
+        model.compile(optimizer=optimizer, loss="sparse_categorical_crossentropy")
+        yield {**names, "target": target, "examples": EXAMPLES}
+        assert int(model.optimizer.iterations) > 0
+
+
 def _with_folder(setup):
     @contextlib.contextmanager
     def entered():
@@ -185,10 +301,15 @@ def _with_folder(setup):
 
 SETUPS = {
     "names": _plain,
+    "names with a folder": _with_folder(_plain),
     "job": _plain,
     "adapted": _adapted,
     "training": _training,
+    "compiled": _training,
+    "mixed precision": _mixed_precision,
+    "sparse": _sparse,
     "trained": _trained,
+    "evaluated": _evaluated,
     "training with a folder": _with_folder(_training),
     "uneven": _uneven,
     "masked": _masked,
@@ -198,4 +319,8 @@ SETUPS = {
     "gradients": _gradients,
     "local layer": _local_layer,
     "saved graph": _saved_graph,
+    "records": _records,
+    "images": _images,
+    "arrays": _arrays,
+    "tf.data service": _service,
 }

@@ -1,6 +1,6 @@
-"""The Python blocks of README.md and docs/ run as they stand, on two ranks, with small data.
+"""The Python blocks of README.md and docs/ run unchanged, on two ranks, with small data.
 
-tests/docs/blocks.py finds them; docs_setups.py has the names that they take for granted.
+tests/docs/blocks.py finds them; docs_setups.py provides the names that they use.
 """
 
 import blocks
@@ -16,18 +16,23 @@ GROUPS = blocks.python_groups(blocks.all_blocks())
 
 def run(group, names):
     for block in group:
-        # Lines of the page, for the traceback.
+        # Line numbers of the page, for tracebacks.
         code = compile("\n" * block.line + block.text, block.page, "exec")
         exec(code, names)
 
 
-@pytest.mark.parametrize("group", GROUPS, ids=lambda group: str(group[0]))
+def marked(group):
+    marks = [pytest.mark.compiled] if group[0].how == "compiled" else []
+    return pytest.param(group, marks=marks, id=str(group[0]))
+
+
+@pytest.mark.parametrize("group", [marked(group) for group in GROUPS])
 def test_blocks(group):
     with SETUPS[group[0].how]() as names:
         run(group, names)
 
 
-def test_a_second_run_goes_on_from_the_checkpoint():
+def test_a_second_run_continues_from_the_checkpoint():
     (group,) = [group for group in GROUPS if "CheckpointManager" in group[0].text]
     with SETUPS[group[0].how]() as first:
         run(group, first)

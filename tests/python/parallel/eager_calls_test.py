@@ -1,4 +1,4 @@
-"""An eager call, which goes around TensorFlow's wrapper, against the same call in a graph."""
+"""Eager calls, which bypass TensorFlow's wrapper, compared with the same calls in a graph."""
 
 import random
 
@@ -15,7 +15,7 @@ OPS = [hvd.Sum, hvd.Average, hvd.Min, hvd.Max, hvd.Product]
 
 
 class Doubles:
-    """A compressor of the user's own: an object."""
+    """A user-defined compressor, as an object."""
 
     def compress(self, tensor):
         return tensor + tensor, None
@@ -25,7 +25,7 @@ class Doubles:
 
 
 def some_call(rng, number):
-    """A function of a tensor, its arguments as a user would combine them, and a tensor."""
+    """A function of a tensor, arguments in a combination that a user might pass, and a tensor."""
     function = rng.choice([hvd.allreduce, hvd.reducescatter])
     arguments = {"op": rng.choice(OPS)}
     for factor in ("prescale_factor", "postscale_factor"):
@@ -54,8 +54,8 @@ def result_and_gradient(function, arguments, tensor):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_an_eager_call_is_the_same_call_in_a_graph(seed):
-    """Bits of the result and of the gradient."""
+def test_an_eager_call_equals_the_same_call_in_a_graph(seed):
+    """The result and the gradient are bitwise equal."""
     function, arguments, tensor = some_call(random.Random(seed), seed)
     eager = result_and_gradient(function, arguments, tensor)
     traced = tf.function(lambda x: result_and_gradient(function, arguments, x))(tensor)
@@ -64,15 +64,15 @@ def test_an_eager_call_is_the_same_call_in_a_graph(seed):
         np.testing.assert_array_equal(one.numpy().view(np.uint8), other.numpy().view(np.uint8))
 
 
-def test_factors_that_are_equal_and_not_the_same():
+def test_zero_and_negative_zero_factors_are_distinguished():
     one = tf.constant([1.0])
     for factor in (0.0, -0.0, 0.0):
         total = hvd.allreduce(one, op=hvd.Sum, postscale_factor=factor)
         assert np.signbit(total.numpy())[0] == np.signbit(factor)
 
 
-def test_what_watches_ops_sees_an_eager_call():
-    """check_numerics adds a callback, which TensorFlow's own fast way does not serve."""
+def test_op_callbacks_see_eager_calls():
+    """check_numerics adds a callback, which TensorFlow's own fast path does not support."""
     tf.debugging.enable_check_numerics()
     try:
         assert float(hvd.allreduce(tf.constant(2.0), op=hvd.Average)) == 2.0
@@ -82,13 +82,13 @@ def test_what_watches_ops_sees_an_eager_call():
         tf.debugging.disable_check_numerics()
 
 
-def test_an_argument_without_a_hash_is_refused_by_what_it_is():
+def test_an_unhashable_argument_gets_its_usual_error():
     with pytest.raises(ValueError, match=r"process_set=\[0\] is not a process set"):
         hvd.allreduce(tf.constant(1.0), process_set=[0])
 
 
-def test_the_name_of_a_call_that_failed_is_not_the_next_ones():
+def test_the_name_of_a_failed_call_is_not_reused():
     with pytest.raises(tf.errors.InvalidArgumentError):
         hvd.reducescatter(tf.constant(1.0), name="a scalar")
-    total = hvd.allreduce(tf.constant(1.0), op=hvd.Sum)  # else one rank's name is another's
+    total = hvd.allreduce(tf.constant(1.0), op=hvd.Sum)  # fails if one rank uses the old name
     assert float(total) == hvd.size()

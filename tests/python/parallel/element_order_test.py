@@ -1,4 +1,4 @@
-"""shard refuses datasets whose elements come in another order on each rank."""
+"""shard refuses datasets with elements in a different order on each rank."""
 
 import numpy as np
 import pytest
@@ -10,12 +10,12 @@ pytestmark = [pytest.mark.framework, pytest.mark.jobs(2)]
 
 Dataset = tf.data.Dataset
 RANDOM = r"is random on rank 0 .*hvd\.shard\(dataset\)\.shuffle"
-SEEDS = r"shuffled differently on the ranks.* on rank 0, .* on rank 1.*set_random_seed"
+SEEDS = r"different seeds on the ranks.* on rank 0, .* on rank 1.*set_random_seed"
 
 
 @pytest.fixture(autouse=True)
 def no_global_seed():
-    tf.random.set_seed(None)  # other files set it
+    tf.random.set_seed(None)  # other files set the global seed
     yield
     tf.random.set_seed(None)
 
@@ -63,8 +63,8 @@ def test_shard_refuses_a_shuffle_without_seed(kind):
         hvd.shard(SHUFFLED[kind]())
 
 
-def test_list_files_shuffles_by_itself(tmp_path):
-    with pytest.raises(ValueError, match=RANDOM):
+def test_list_files_without_a_seed_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=RANDOM + r".*list_files, pass shuffle=False"):
         hvd.shard(files(tmp_path, shuffle=None))
     assert len(list(hvd.shard(files(tmp_path, shuffle=False)))) == 2
 
@@ -78,14 +78,16 @@ SHARES = {
 
 
 @pytest.mark.parametrize("kind", list(SHARES))
-def test_half_of_the_data_was_never_seen(kind, rank):
-    """Of .shard(size, rank), shard gave 0, 4 and 3, 7: the lengths are equal."""
+def test_sharding_twice_is_refused(kind, rank):
+    """After .shard(size, rank), shard gave 0, 4 and 3, 7: the lengths are equal."""
     dataset = SHARES[kind](rank)
-    with pytest.raises(ValueError, match=r"already sharded.* on rank 0, .* on rank 1.*Shard once"):
+    with pytest.raises(
+        ValueError, match=r"already sharded.* on rank 0, .* on rank 1.*Pass the whole"
+    ):
         hvd.shard(dataset)
 
 
-def test_the_share_is_named(rank):
+def test_the_error_names_each_ranks_share(rank):
     text = r"shard\(2, 0\) on rank 0, shard\(2, 1\) on rank 1"
     with pytest.raises(ValueError, match=text) as raised:
         hvd.shard(Dataset.range(8).shard(2, rank))
@@ -95,7 +97,7 @@ def test_the_share_is_named(rank):
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_a_part_that_is_alike_on_all_ranks_is_sharded(index):
+def test_a_part_that_is_equal_on_all_ranks_is_sharded(index):
     tenth = Dataset.range(80).shard(10, index)
     shares = hvd.allgather_object([int(x) for x in hvd.shard(tenth.skip(2))])
     assert sorted(shares[0] + shares[1]) == list(range(20 + index, 80, 10))
@@ -121,12 +123,12 @@ UNSHUFFLED = {
 
 
 @pytest.mark.parametrize("kind", list(UNSHUFFLED))
-def test_what_has_one_order_is_sharded(kind):
+def test_datasets_with_a_fixed_order_are_sharded(kind):
     hvd.shard(UNSHUFFLED[kind]())
 
 
 def test_overlapping_shards_of_a_seeded_shuffle(rank):
-    """set_random_seed(rank) enters into shuffle(seed=...): 8 of 12 elements were seen."""
+    """set_random_seed(rank) affects shuffle(seed=...): 8 of 12 elements were seen."""
     tf.keras.utils.set_random_seed(rank)
     with pytest.raises(ValueError, match=SEEDS) as raised:
         hvd.shard(numbers().shuffle(12, seed=2017))
@@ -138,7 +140,7 @@ def test_overlapping_shards_of_a_seeded_shuffle(rank):
 
 
 @pytest.mark.parametrize("global_seed", [None, 7])
-def test_a_shuffle_that_is_alike_is_sharded(global_seed):
+def test_an_equal_shuffle_on_all_ranks_is_sharded(global_seed):
     tf.random.set_seed(global_seed)
     shuffled = numbers().shuffle(12, seed=2017)
     shares = hvd.allgather_object([[int(x) for x in hvd.shard(shuffled)] for _ in range(2)])
@@ -149,7 +151,7 @@ def test_a_shuffle_that_is_alike_is_sharded(global_seed):
     assert orders[0] != orders[1]
 
 
-def test_shuffle_of_a_share_is_each_ranks_own(rank):
+def test_each_rank_may_shuffle_its_share(rank):
     tf.keras.utils.set_random_seed(rank)
     shares = hvd.allgather_object(
         [int(x) for _ in range(2) for x in hvd.shard(numbers()).shuffle(6)]
@@ -157,7 +159,7 @@ def test_shuffle_of_a_share_is_each_ranks_own(rank):
     assert sorted(np.concatenate(shares).tolist()) == sorted(2 * list(range(12)))
 
 
-def test_datasets_that_are_not_the_same(rank):
+def test_different_datasets_are_refused(rank):
     with pytest.raises(ValueError, match=r"12 elements on rank 0, 6 elements on rank 1.*whole"):
         hvd.shard(numbers() if rank == 0 else numbers().take(6))
     with pytest.raises(ValueError, match="'keep' on rank 0, 'drop' on rank 1"):

@@ -1,4 +1,4 @@
-"""What the ranks may get wrong: an error on every rank, and the job goes on."""
+"""Mistakes in calls: an error on every rank, and the job continues."""
 
 import os
 import pathlib
@@ -20,7 +20,7 @@ FAILED = tf.errors.FailedPreconditionError
 
 @pytest.fixture(autouse=True)
 def next_collective_works(rank, size):
-    """After each test here, whatever went wrong in it."""
+    """Runs after each test here, whatever failed in it."""
     yield
     total = hvd.allreduce(tf.constant([rank], tf.int64), op=hvd.Sum, name="afterwards")
     np.testing.assert_array_equal(total.numpy(), [sum(range(size))])
@@ -100,12 +100,12 @@ def test_mismatch_is_explained_on_every_rank(case):
 @pytest.mark.ranks(2)
 def test_mismatch_in_a_function_and_in_a_session(evaluate, rank):
     if evaluate.__name__ == "run_eagerly":
-        return  # the tests above
+        return  # covered by the tests above
     with pytest.raises(FAILED, match=r"\[1\].*\[2\]"):
         evaluate(lambda t: hvd.allreduce(t, name="m"), np.zeros(1 if rank == 0 else 2))
 
 
-def test_root_that_does_not_exist(evaluate, size):
+def test_a_missing_root_is_an_error(evaluate, size):
     for root in (-1, size):
         with pytest.raises(tf.errors.InvalidArgumentError, match=f"no rank {root}"):
             evaluate(lambda t, root=root: hvd.broadcast(t, root), np.zeros(2))
@@ -127,7 +127,7 @@ AFTER_JOIN = {
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("operation", list(AFTER_JOIN))
-def test_what_needs_every_rank_fails_after_a_join(operation, rank, size):
+def test_operations_that_need_every_rank_fail_after_a_join(operation, rank, size):
     if rank < size - 1:
         with pytest.raises(FAILED, match=r"'m' cannot run: a rank has already joined"):
             AFTER_JOIN[operation]()
@@ -136,7 +136,7 @@ def test_what_needs_every_rank_fails_after_a_join(operation, rank, size):
     hvd.join()
 
 
-def test_dtype_that_cannot_travel():
+def test_unsupported_dtypes():
     with pytest.raises((TypeError, tf.errors.InvalidArgumentError)):
         hvd.allreduce(tf.constant(["text"]))
 
@@ -157,7 +157,7 @@ def attempt(results, function):
 
 @pytest.mark.ranks(2)
 def test_same_name_twice_at_once(rank, size):
-    """Rank 0 submits one name twice while the others have not submitted it."""
+    """Rank 0 submits one name twice before the others have submitted it."""
 
     def call():
         return hvd.allreduce(tf.constant([1.0]), op=hvd.Sum, name="twice").numpy()[0]
@@ -167,7 +167,7 @@ def test_same_name_twice_at_once(rank, size):
     if rank == 0:
         for thread in threads:
             thread.start()
-        while not results:  # the second comes back at once, with the error
+        while not results:  # the second one returns immediately, with the error
             threads[0].join(0.01)
     hvd.broadcast(tf.zeros([1]), 0, name="go")
     if rank > 0:
@@ -199,7 +199,7 @@ def test_parallel_dataset_function_is_refused(use):
 
 @pytest.mark.ranks(2)
 def test_parallel_dataset_map_is_an_error(rank, size):
-    """A function that was traced before is not seen by the check above."""
+    """The check above does not see a function that was traced before."""
 
     @tf.function(input_signature=[tf.TensorSpec([], tf.int64)])
     def call(_):
@@ -233,7 +233,7 @@ def test_sequential_dataset_map_works(size):
 
 
 def interrupt_after(before, told):
-    """Sends Ctrl-C when one more request than those `before` was made, and says so by a file."""
+    """Send Ctrl-C after one more request than those `before`, and report it through a file."""
     while _native.library.tf_hvd_submitted_count() == before:
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGINT)
@@ -242,8 +242,8 @@ def interrupt_after(before, told):
 
 @pytest.mark.jobs(2)
 @pytest.mark.parametrize("by", ["eagerly", "in a function"])
-def test_ctrl_c_while_an_op_waits_that_then_fails(by, rank, tmp_path):
-    """It was a RuntimeError of pybind11's, which `except KeyboardInterrupt` does not catch."""
+def test_ctrl_c_during_an_op_that_fails(by, rank, tmp_path):
+    """It was pybind11's RuntimeError, which `except KeyboardInterrupt` does not catch."""
 
     def call(value):
         return hvd.allreduce(value, name="interrupted")

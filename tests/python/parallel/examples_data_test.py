@@ -14,14 +14,14 @@ import tf_hvd as hvd
 pytestmark = [pytest.mark.framework, pytest.mark.jobs(2, 3)]
 
 EXAMPLES = str(pathlib.Path(__file__).resolve().parents[3] / "examples")
-COUNT, BATCH = 96, 5  # of which 2 and 3 ranks take shares of one size
+COUNT, BATCH = 96, 5  # 2 and 3 ranks get shares of equal size
 
 
 @pytest.fixture(scope="module")
 def load():
     def load_one(name):
         module = importlib.import_module(name)
-        # Each is a program of its own: they define flags of the same names.
+        # Each is a separate program: they define flags with the same names.
         for flag in list(flags.FLAGS.flags_by_module_dict().get(name, [])):
             delattr(flags.FLAGS, flag.name)
         return module
@@ -32,7 +32,7 @@ def load():
 
 
 def of_a_dataset(module):
-    """The labels that the model sees, epoch by epoch; a label is an image's number."""
+    """The labels that the model sees, by epoch; a label is an image's number."""
     images = np.zeros([COUNT, 8, 8, 1], np.float32)
     dataset = module.make_dataset(images, np.arange(COUNT), BATCH)
     return [[label for _, batch in dataset for label in batch.numpy()] for _ in range(2)]
@@ -67,6 +67,6 @@ def test_overlapping_shards(load, example, rank):
     assert orders[0] != orders[1]
 
 
-def test_every_example_is_here():
+def test_every_example_is_tested():
     found = {path.stem for path in pathlib.Path(EXAMPLES).glob("mnist_*.py")}
     assert found == set(SEEN)

@@ -10,7 +10,7 @@ FLOATS = [tf.float16, tf.bfloat16, tf.float32, tf.float64]
 
 
 def of(rank, dtype, shape=(5, 3)):
-    """Multiples of 12 below 60, so that sums, and averages of up to 4 ranks, are exact."""
+    """Multiples of 12 below 60, so that sums, and averages over up to 4 ranks, are exact."""
     values = ((np.arange(np.prod(shape)) * 7 + rank * 3) % 5).reshape(shape)
     if dtype == tf.bool:
         return values % 2 == 0
@@ -24,18 +24,18 @@ def equal(actual, expected):
 
 
 def rows_of(rank, size, count):
-    """Which rows rank gets of `count`: the first ranks one more."""
+    """The rows of `count` that the rank gets: the first ranks get one more."""
     counts = [count // size + (r < count % size) for r in range(size)]
     return slice(sum(counts[:rank]), sum(counts[: rank + 1]))
 
 
 def splits_of(rank, size):
-    """Rows from `rank` to each rank: some send nothing to some, rank 1 nothing to itself."""
+    """Rows from `rank` to each rank; some pairs exchange none, and rank 1 keeps none itself."""
     return [(rank + 2 * r) % 3 for r in range(size)]
 
 
 def tagged(rank, size, dtype, extra=0):
-    """Rows that say where they come from and where they go to."""
+    """Rows that contain their source and their destination."""
     rows = [
         [100 * rank + 10 * r + i] for r, n in enumerate(splits_of(rank, size)) for i in range(n)
     ]
@@ -64,7 +64,7 @@ def test_alltoall_with_a_tensor_of_splits(evaluate, rank, size):
     equal(splits, received(rank, size, tf.float32)[1])
 
 
-def test_alltoall_larger_than_any_buffer_on_the_way(rank, size):
+def test_alltoall_larger_than_any_buffer(rank, size):
     count = (1 << 20) + 7
     result = hvd.alltoall(tf.range(count * size, dtype=tf.float32) % 1024 + float(rank)).numpy()
     rows = np.arange(count * rank, count * (rank + 1), dtype=np.float32) % 1024
@@ -93,8 +93,8 @@ def test_scalars_have_no_rows():
 
 
 @pytest.mark.usefixtures("one_machine")
-def test_reducescatter_has_the_bits_of_allreduce(rank, size):
-    """Numbers that round, with scales and in half precision."""
+def test_reducescatter_equals_allreduce_bitwise(rank, size):
+    """Numbers that round, with scales, and in half precision."""
     generator = np.random.default_rng(rank)
     x = generator.standard_normal((1001, 3))
     for dtype in FLOATS:

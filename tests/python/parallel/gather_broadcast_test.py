@@ -17,7 +17,7 @@ def equal(actual, expected):
     np.testing.assert_array_equal(actual, expected)
 
 
-def test_allgather_of_a_vector_whose_length_changes(rank, size):
+def test_allgather_of_a_vector_of_changing_length(rank, size):
     function = tf.function(
         lambda t: hvd.allgather(t), input_signature=[tf.TensorSpec([None], tf.int64)]
     )
@@ -45,14 +45,14 @@ def test_grouped_allgather(evaluate, rank, size):
         hvd.grouped_allgather([tf.zeros([1])], member_names=[])
 
 
-def test_broadcast_leaves_the_roots_input_alone(rank):
+def test_broadcast_does_not_change_the_roots_input(rank):
     tensor = tf.constant([1.0, 2.0]) + float(rank)
     result = hvd.broadcast(tensor, 0)
     equal(result.numpy(), np.float32([1, 2]))
     equal(tensor.numpy(), np.float32([1, 2]) + rank)
 
 
-def test_larger_than_any_buffer_on_the_way(rank, size):
+def test_gathers_larger_than_any_buffer(rank, size):
     count = (3 << 20) + 7
     base = np.arange(count, dtype=np.float32) % 1024
     last = size - 1
@@ -64,7 +64,7 @@ def test_larger_than_any_buffer_on_the_way(rank, size):
 @pytest.mark.ranks(2)
 @pytest.mark.large
 def test_more_than_2_gib():
-    """Broadcast of 2 GiB and 5 bytes; allgather and alltoall whose results are as long."""
+    """A broadcast of 2 GiB and 5 bytes; allgather and alltoall with results of that size."""
     count = (1 << 31) + 5
     mine = tf.constant(hvd.rank() + 1, tf.uint8)
     result = hvd.broadcast(tf.fill([count], mine), 1)

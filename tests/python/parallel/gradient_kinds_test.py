@@ -1,4 +1,4 @@
-"""IndexedSlices on one rank and a dense tensor on the other: a verdict, where it was a stall."""
+"""IndexedSlices on one rank and a dense tensor on the other: an error, which was a stall."""
 
 import pytest
 import tensorflow as tf
@@ -15,7 +15,7 @@ TEXTS = {
 
 
 def of_kind(sparse):
-    """Two rows of a table: as slices, or in a table of zeros."""
+    """Two rows of a table: as IndexedSlices, or in a table of zeros."""
     slices = tf.IndexedSlices(tf.ones([2, 2]), tf.constant([1, 3]), tf.constant([2000, 2]))
     return slices if sparse else tf.convert_to_tensor(slices)
 
@@ -49,7 +49,7 @@ def test_slices_and_a_dense_tensor_without_a_name(rank):
 
 
 def reduced(kinds, variables, options):
-    """What a tape gives for variables whose gradients are of these kinds."""
+    """A tape's result for variables with gradients of these kinds."""
     with tf.GradientTape() as tape:
         parts = [tf.zeros([])]
         for variable, kind in zip(variables, kinds, strict=True):
@@ -67,13 +67,13 @@ CASES = {
         {"table": "dense", "w": "dense"},
         {"table": "slices", "w": "dense"},
         {},
-        r"rank 0 has 'w' as tensor 0, rank 1 has 'w \(beside IndexedSlices of table\)'",
+        r"rank 0 has 'w' as tensor 0, rank 1 has 'w \(with IndexedSlices of table\)'",
     ),
     "in another bucket": (
         {"table": "dense", "w": "dense"},
         {"table": "slices", "w": "dense"},
         {"groups": 1},
-        r"rank 0 has 'table' as tensor 0, rank 1 has 'w \(beside IndexedSlices of table\)'",
+        r"rank 0 has 'table' as tensor 0, rank 1 has 'w \(with IndexedSlices of table\)'",
     ),
     "of two": (
         {"table": "slices", "other": "dense", "w": "dense"},

@@ -54,7 +54,7 @@ def reduce(request):
     return request.param
 
 
-# Name: the options for these variables, and how many tensors each request then has.
+# By name: the options for these variables, and the number of tensors in each request.
 OPTIONS = {
     "predivide": (lambda v: {"gradient_predivide_factor": 2.0}, [4]),
     "fp16": (lambda v: {"compression": hvd.Compression.fp16}, [4]),
@@ -67,8 +67,8 @@ OPTIONS = {
 
 
 @pytest.mark.jobs(3, 4)
-def test_a_local_gradient_outside_of_the_process_set_is_as_it_is(reduce, rank):
-    """It was divided by the size of the set, and all others were not."""
+def test_a_local_gradient_outside_of_the_process_set_is_unchanged(reduce, rank):
+    """It was divided by the size of the set, unlike all other gradients there."""
     pair = hvd.add_process_set([0, 1])
     try:
         results, _ = reduce(rank, 2, lambda v: {"process_set": pair}, local=[1])
@@ -80,12 +80,12 @@ def test_a_local_gradient_outside_of_the_process_set_is_as_it_is(reduce, rank):
 
 
 @pytest.mark.parametrize("case", list(OPTIONS))
-def test_option(reduce, rank, size, case):
+def test_each_option_gives_the_same_gradients(reduce, rank, size, case):
     options, requests = OPTIONS[case]
     results, graph = reduce(rank, 4, options)
     for i, result in enumerate(results):
         expected = sum(given(r, i) for r in range(size)) / np.float32(size)
-        # What travels is exact; a 16-bit average rounds when it is no power of two.
+        # Sent values are exact; a 16-bit average rounds unless the size is a power of two.
         np.testing.assert_allclose(result, expected, rtol=1e-2 if size == 3 else 0, atol=0)
     found = [len(o.outputs) for o in graph.get_operations() if o.type == "HorovodGroupedAllreduce"]
     assert found == (requests if size > 1 else [])
@@ -150,7 +150,7 @@ def test_partial_tape(rank, size, flavour):
         np.testing.assert_array_equal(own, np.full([2, 1], 3.0 * (rank + 1), np.float32))
 
 
-def test_partial_tape_takes_layers_only():
+def test_local_layers_must_be_layers():
     for wrong in ("dense", [tf.Variable(1.0)]):
-        with pytest.raises(ValueError, match="not a layer"):
+        with pytest.raises(ValueError, match="is not a Keras layer"):
             hvd.PartialDistributedGradientTape(tf.GradientTape(), local_layers=wrong)

@@ -51,7 +51,7 @@ def compare_reductions(evaluate, op, pre, post):
     )
 
 
-# Eagerly all of them: the next test. The derivative of Sum is Average's, Min's is Max's.
+# In eager mode the next test has all. The derivative of Sum is Average's, and Min's is Max's.
 @pytest.mark.parametrize("op", [hvd.Average, hvd.Max, hvd.Product], ids=NAMES.get)
 def test_allreduce_and_reducescatter(evaluate, op):
     compare_reductions(evaluate, op, 2.0, 0.25)
@@ -119,7 +119,7 @@ def test_broadcast(evaluate, size):
 
 @pytest.mark.not_compiled
 def test_alltoall_with_splits(evaluate, rank, size):
-    """The last row of each rank is in none."""
+    """The last row of each rank is in no split."""
     splits = [[(r + s) % 3 for s in range(size)] for r in range(size)]
     compare(
         evaluate,
@@ -149,7 +149,7 @@ def test_reducescatter_then_allgather_is_allreduce(evaluate):
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (2, 0), (2, 1, 1, 2, 1, 1, 1, 2)])
-def test_shapes(shape):
+def test_derivatives_of_any_shape(shape):
     def x_of(rank):
         return np.full(shape, rank + 2.0)
 
@@ -167,7 +167,7 @@ def test_shapes(shape):
     "dtype", [tf.float16, tf.bfloat16, tf.float32, tf.complex64], ids=lambda d: d.name
 )
 def test_other_dtypes(size, dtype):
-    """Small whole numbers, of which these dtypes hold every intermediate result."""
+    """Small whole numbers, so that these dtypes represent every intermediate result."""
 
     def x_of(rank):
         x = np.array([[1, 2], [2, 1], [1, 1]]) if rank % 2 else np.array([[1, 1], [0, 2], [2, 1]])
@@ -188,7 +188,7 @@ def test_other_dtypes(size, dtype):
 
 
 def test_half_precisions_are_rounded_once(rank, size):
-    """1/3 of 3 in bfloat16: rounded before the product, it would not be 1."""
+    """1/3 of 3 in bfloat16: if it were rounded before the product, it would not be 1."""
     x = tf.constant([[3.0]] * size, tf.bfloat16)
     with tf.GradientTape() as tape:
         tape.watch(x)
@@ -238,7 +238,7 @@ def test_in_a_loop(evaluate):
             return i + 1, step(y * 2.0)
 
         start = (tf.constant(0), x)
-        # XLA wants to know how much the derivative has to keep.
+        # XLA must know how much the derivative has to keep.
         return tf.while_loop(lambda i, _: i < 3, body, start, maximum_iterations=3)[1]
 
     size = hvd.size()
@@ -251,7 +251,7 @@ def test_in_a_loop(evaluate):
 
 
 @pytest.mark.parametrize("op", [hvd.Average, hvd.Product], ids=NAMES.get)
-def test_second_derivative_is_that_of_differences(rank, size, op):
+def test_second_derivatives_equal_finite_differences(rank, size, op):
     """All ranks move at once: the change of the gradient along the direction."""
     start, direction = inputs(rank) / 8 + 1.0, directions(rank, (ROWS, 2))
 
@@ -278,7 +278,7 @@ def test_second_derivative_is_that_of_differences(rank, size, op):
 
 @pytest.mark.ranks(3)
 def test_in_a_process_set(rank, size):
-    """Ranks 1 and up: places in the set are not the ranks of the job."""
+    """Ranks 1 and up: indices in the set differ from ranks of the job."""
     some = hvd.add_process_set(range(1, size))
     try:
         if rank > 0:
@@ -303,7 +303,7 @@ def test_in_a_process_set(rank, size):
         hvd.remove_process_set(some)
 
 
-def test_integers_have_none(evaluate):
+def test_integers_have_no_gradient(evaluate):
     def of_integers(x):
         if evaluate.__name__ == "run_in_session":
             whole = tf.cast(x, tf.int32)
@@ -323,7 +323,7 @@ def test_integers_have_none(evaluate):
 @pytest.mark.parametrize("in_function", [False, True], ids=["eager", "function"])
 @pytest.mark.parametrize("pfor", [True, False])
 def test_jacobians_are_each_ranks_own(rank, size, in_function, pfor):
-    """TensorFlow makes them of gradient() for each row, which was reduced, or refused by pfor."""
+    """TensorFlow calls gradient() for each row, which was reduced, or refused by pfor."""
     with tf.device("CPU:0"):
         x = tf.Variable([[1.0, 2.0]])
 
@@ -334,7 +334,7 @@ def test_jacobians_are_each_ranks_own(rank, size, in_function, pfor):
         rows = tape.batch_jacobian(y, x, experimental_use_pfor=pfor)
         return whole, rows, tape.gradient(y, x)
 
-    with tf.device("CPU:0"):  # pfor's own ops have no kernels for the GPU of software
+    with tf.device("CPU:0"):  # pfor's own ops have no kernels for the software GPU
         whole, rows, gradient = (tf.function(derive) if in_function else derive)()
     own = (rank + 1.0) * np.diag([2.0, 4.0])
     np.testing.assert_array_equal(np.reshape(whole, [2, 2]), own)
@@ -342,7 +342,7 @@ def test_jacobians_are_each_ranks_own(rank, size, in_function, pfor):
     np.testing.assert_array_equal(gradient, [[size + 1.0, 2.0 * (size + 1.0)]])
 
 
-def test_what_has_no_gradient_says_so():
+def test_missing_gradients_raise_lookup_error():
     with tf.Graph().as_default():
         x = tf.constant([1.0])
         with pytest.raises(LookupError, match="Adasum"):

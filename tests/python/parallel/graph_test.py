@@ -1,4 +1,4 @@
-"""Names, order and control flow: which call of one rank meets which of another."""
+"""Names, order and control flow: how the calls of different ranks are matched."""
 
 import os
 import time
@@ -12,7 +12,7 @@ import tf_hvd as hvd
 
 
 def test_each_rank_in_its_own_order(rank, size):
-    """Forty requests in flight at once; each rank creates them from another place on."""
+    """Forty requests in flight at once; each rank creates them from a different start."""
     count = 40
 
     @tf.function(autograph=False)
@@ -28,13 +28,13 @@ def test_each_rank_in_its_own_order(rank, size):
             np.testing.assert_array_equal(result, np.full(i + 1, i * size, np.float32))
 
 
-def test_calls_are_made_before_what_takes_long(tmp_path, rank, size):
+def test_calls_are_not_queued_behind_slow_ops(tmp_path, rank, size):
     """More chains than TensorFlow has threads wait until the last rank has made its calls.
 
-    It has only when the others have made theirs, which were thus not queued behind the chains.
+    The last rank makes them only after the others' calls, so these were not queued after chains.
     """
     if size == 1:
-        pytest.skip("nobody waits for anybody")
+        pytest.skip("no rank waits for another")
     last = size - 1
     mark = Path(hvd.broadcast_object(str(tmp_path), root_rank=last)) / "made"
     names = [f"early.{i}" for i in range(3)]
@@ -44,12 +44,12 @@ def test_calls_are_made_before_what_takes_long(tmp_path, rank, size):
     def wait_for_mark(value, _):
         deadline = time.monotonic() + 200
         while not mark.exists():
-            assert time.monotonic() < deadline, "the calls wait behind what takes long"
+            assert time.monotonic() < deadline, "the calls are queued behind the slow chains"
             time.sleep(0.01)
         return value
 
     def waits(x):
-        # Stateful ones would wait for one another, equal ones would be merged.
+        # Stateful ops would wait for one another, and equal ops would be merged.
         return [
             tf.numpy_function(wait_for_mark, [x, waiting.pop()], tf.float32, stateful=False)
             for _ in range(chains)
@@ -75,8 +75,8 @@ def test_calls_are_made_before_what_takes_long(tmp_path, rank, size):
         np.testing.assert_array_equal(result, np.full([2, 2], 2 * size, np.float32))
 
 
-def test_iterations_of_a_loop_meet_their_own(evaluate, rank, size):
-    """Ten iterations in flight; nothing in one depends on the one before."""
+def test_iterations_of_a_loop_are_matched(evaluate, rank, size):
+    """Ten iterations in flight; none depends on the previous one."""
 
     def loop(x):
         def body(i, results):
@@ -132,8 +132,8 @@ def test_nested_functions(size):
     np.testing.assert_array_equal(outer(tf.constant([1.0])), np.float32([3 * size]))
 
 
-def test_default_names_hold_no_number_of_this_process(rank):
-    """A tensor made eagerly is captured under a name with a counter of the process."""
+def test_default_names_do_not_depend_on_the_process(rank):
+    """A tensor made eagerly is captured under a name that contains a counter of the process."""
     for _ in range(rank * 5):  # so that the counters of the ranks differ
         tf.function(lambda t: t + 1)(tf.constant(1.0))
     captured = tf.random.stateless_normal([64], (1, 2))
@@ -187,14 +187,14 @@ def test_same_bits_in_every_run(rank):
 
 
 def used_on(rank, root, result):
-    """A graph that differs between ranks: only one has a use for the result."""
+    """A graph that differs between ranks: only one rank uses the result."""
     return result + 1.0 if rank == root else tf.zeros_like(result)
 
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("wrapped", ["function", "nested", "loop", "branch", "tape"])
-def test_a_result_that_one_rank_uses(rank, size, wrapped):
-    """The others' graphs left the call out, and the one waited until the stall limit."""
+def test_a_result_that_only_one_rank_uses(rank, size, wrapped):
+    """The others' graphs omitted the call, and the one rank waited until the stall limit."""
 
     def call(x):
         total = hvd.allreduce(x, op=hvd.Sum, name=f"used_{wrapped}")
@@ -212,7 +212,7 @@ def test_a_result_that_one_rank_uses(rank, size, wrapped):
             with tf.GradientTape() as tape:
                 tape.watch(x)
                 result, loss = call(x), tf.reduce_sum(x * x)
-            # Derivatives are collectives as well: of none that the loss does not need.
+            # Derivatives are collectives too, unless the loss does not need them.
             return result + 0.0 * tape.gradient(loss, x)
         return call(x)
 
@@ -226,7 +226,7 @@ def test_a_result_that_one_rank_uses(rank, size, wrapped):
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("wrapped", ["function", "loop", "branch", "tape"])
 def test_unused_calls_in_another_order_on_each_rank(rank, size, wrapped):
-    """Run one after the other, the ranks would wait for each other."""
+    """If the calls ran one after the other, the ranks would deadlock."""
 
     def call(x):
         names = [f"first_{wrapped}", f"second_{wrapped}"]

@@ -1,9 +1,9 @@
 """Under Horovod's names the gradients are Horovod's, and all ranks must have the same.
 
-Horovod's first derivatives of allgather and broadcast are averages over the ranks,
-that of reducescatter is `size()` times the derivative; its second derivatives are
-what TensorFlow makes of the collectives in the first ones. The reference holds all
-ranks' tensors in one process, so that each rule is a line.
+Horovod's first derivatives of allgather and broadcast are averages across the ranks. That of
+reducescatter is `size()` times the derivative. Its second derivatives are TensorFlow's of the
+collectives in the first ones. The reference has all ranks' tensors in one process, so that each
+rule is a line.
 """
 
 import functools
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.framework
 
 @pytest.fixture
 def as_horovod(monkeypatch):
-    """What the import of horovod.tensorflow does, for one test."""
+    """The effect of importing horovod.tensorflow, for one test."""
     monkeypatch.setattr(gradients.Convention, "name", "tf_hvd")
     monkeypatch.setattr(gradients.Convention, "asked", False)
     gradients.use_horovods()
@@ -31,7 +31,7 @@ def as_horovod(monkeypatch):
 
 
 def across(forward, backward):
-    """All ranks' results of all ranks' tensors, with Horovod's gradient."""
+    """All ranks' results from all ranks' tensors, with Horovod's gradient."""
 
     @tf.custom_gradient
     def function(*xs):
@@ -51,7 +51,7 @@ def mean(gs):
 
 
 def gathered(xs):
-    """allgather: the average, of which each rank takes its own rows."""
+    """allgather: the average, from which each rank takes its own rows."""
     counts = [int(x.shape[0]) for x in xs]
     return across(
         lambda xs: [tf.concat(xs, 0)] * len(xs),
@@ -131,7 +131,7 @@ def test_grouped_reducescatter(as_horovod):
 
 
 def test_allreduce_and_alltoall_have_one_gradient(as_horovod, rank, size):
-    """Both conventions agree about these."""
+    """Both conventions have the same gradients of these."""
     splits = [[(r + s) % 3 for s in range(size)] for r in range(size)]
     compare(
         run_eagerly,
@@ -170,8 +170,8 @@ GRADIENTS = {
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("name", list(GRADIENTS))
-def test_ranks_whose_convention_differs_get_an_error(monkeypatch, rank, evaluate, name):
-    """Also where the requests would otherwise be the same, as those of reducescatter."""
+def test_ranks_with_different_conventions_get_an_error(monkeypatch, rank, evaluate, name):
+    """Also where the requests would otherwise be the same, like those of reducescatter."""
     monkeypatch.setattr(gradients.Convention, "name", "horovod" if rank == 0 else "tf_hvd")
 
     def gradient(x):
@@ -188,7 +188,7 @@ def test_ranks_whose_convention_differs_get_an_error(monkeypatch, rank, evaluate
     assert "tf_hvd's rule" in str(raised.value)
 
 
-def test_the_first_gradient_says_whose_it_is(monkeypatch, caplog, rank, size):
+def test_the_first_gradient_logs_its_convention(monkeypatch, caplog, rank, size):
     monkeypatch.setattr(gradients.Convention, "asked", False)
     caplog.set_level(logging.WARNING, "absl")
     x = tf.constant([[1.0]])

@@ -1,4 +1,4 @@
-"""What Horovod's users write, under Horovod's names: typical lines of scripts and tests."""
+"""Typical lines of Horovod scripts and tests, under Horovod's names."""
 
 import importlib
 import json
@@ -29,7 +29,7 @@ def in_function(function, array):
     return eagerly(tf.function(function, autograph=False), array)
 
 
-# Without v1's Session, which Keras 3 does not know.
+# Without the v1 Session, which Keras 3 does not support.
 in_both_modes = pytest.mark.parametrize("evaluate", [eagerly, in_function])
 
 
@@ -55,9 +55,9 @@ def test_a_registered_set_with_a_wrong_id(evaluate):
     fake = hvd.ProcessSet([0, 1])
     fake.process_set_id = 10
     for collective in (hvd.allreduce, hvd.allgather, hvd.alltoall, hvd.reducescatter):
-        with pytest.raises(ValueError, match="no process set 10"):
+        with pytest.raises(ValueError, match="process set 10 does not exist"):
             evaluate(lambda x, call=collective: call(x, process_set=fake), np.ones([2]))
-    with pytest.raises(ValueError, match="no process set 10"):
+    with pytest.raises(ValueError, match="process set 10 does not exist"):
         fake.size()
 
 
@@ -71,11 +71,11 @@ def test_a_set_of_all_ranks_is_a_duplicate_of_the_global_one(module):
         with pytest.raises(ValueError, match="Attempted to add a duplicate process set"):
             add(all_ranks)
     assert unregistered.process_set_id is None
-    alone = add([1])  # others go on as before
-    assert hvd.remove_process_set(alone)
+    single = add([1])  # other sets work as before
+    assert hvd.remove_process_set(single)
 
 
-def test_a_set_of_all_ranks_may_stand_beside_the_global_one_under_our_names():
+def test_under_tf_hvds_names_a_second_set_of_all_ranks_is_allowed():
     import horovod.common.process_sets  # noqa: F401 - which decides nothing
 
     beside = tf_hvd.add_process_set(range(2))
@@ -120,7 +120,7 @@ def test_files_and_star_imports():
         assert names["BestModelCheckpoint"](monitor="loss").monitor == "loss"
 
 
-def test_names_are_read_as_keras_and_tensorflow_are():
+def test_names_match_keras_and_tensorflow():
     """horovod.keras is for `import keras`, horovod.tensorflow.keras for tf.keras."""
     import horovod.keras.callbacks as of_keras
     import horovod.tensorflow.keras.callbacks as of_tf_keras
@@ -131,8 +131,8 @@ def test_names_are_read_as_keras_and_tensorflow_are():
     assert of_keras.BestModelCheckpoint("loss", 1, "min").verbose == 1
 
 
-def test_defaults_are_to_be_seen():
-    """Scripts read them past inspect.signature."""
+def test_defaults_are_visible():
+    """Scripts read them without inspect.signature."""
     import horovod.tensorflow as hvd
     import horovod.tensorflow.keras as hvd_keras
 
@@ -140,7 +140,7 @@ def test_defaults_are_to_be_seen():
     assert hvd.allreduce.__defaults__[3] is hvd.Compression.none
     assert len(hvd.broadcast_variables.__defaults__) == 2
     assert hvd_keras.DistributedOptimizer.__defaults__[0] is None
-    for function in (hvd.allgather, hvd.broadcast, hvd.alltoall, hvd.size_op, hvd.join):
+    for function in (hvd.allgather, hvd.broadcast, hvd.alltoall, hvd.size_op):
         assert function.__defaults__ is not None
 
 
@@ -157,7 +157,7 @@ def test_a_timeline_has_horovods_events(tmp_path):
     assert names >= {"CYCLE_START", "NEGOTIATE_ALLREDUCE" if hvd.size() > 1 else "ALLREDUCE"}
 
 
-def test_what_is_not_there_is_told_when_it_is_used():
+def test_missing_names_raise_when_used():
     import horovod.tensorflow as hvd
 
     with pytest.raises(AttributeError, match=r"tf_hvd\.shard"):
@@ -244,7 +244,7 @@ def test_load_model_with_legacy_optimizers(tmp_path):
 
 @in_both_modes
 def test_keras_optimizers_have_allreduce(evaluate):
-    """Horovod's private method reduces, and apply_gradients does not again."""
+    """Horovod's private method reduces, and apply_gradients does not reduce again."""
     import horovod.tensorflow.keras as hvd
 
     variable = keras.Variable(np.zeros(2, "float32"))
@@ -266,9 +266,9 @@ def test_keras_optimizers_have_allreduce(evaluate):
         optimizer.apply_gradients([(reduced[0] * 0.5, variable)])
         return reduced[0]
 
-    with pytest.raises(ValueError, match="would reduce them again"):
+    with pytest.raises(ValueError, match="would reduce these gradients again"):
         evaluate(changed, np.array([1.0, 2.0], "float32"))
-    # The next update is one like any other.
+    # The next update is a normal one.
     optimizer.apply_gradients([(tf.constant([1.0, 1.0]), variable)])
     np.testing.assert_array_equal(variable.numpy(), [-4.0, -6.0])
 
@@ -276,7 +276,7 @@ def test_keras_optimizers_have_allreduce(evaluate):
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float16, np.float32])
 @pytest.mark.parametrize("grouped", [False, True])
 def test_scaled_sums_of_equal_tensors_are_equal_to_the_bit(size, dtype, grouped):
-    """As Horovod's tests ask: multiplied in the type, integers in float64, halves in float32."""
+    """As Horovod's tests require: in the tensor's type; integers in float64, halves in float32."""
     import horovod.tensorflow as hvd
 
     factor = np.random.default_rng(7).uniform()
@@ -315,7 +315,7 @@ def test_compute_gradients_of_a_partial_optimizer(rank, size, local):
     assert [float(gradient[0, 0]) for gradient, _ in pairs] == [mine if local else mean, mean]
 
 
-def test_what_keras_2_took_is_taken_under_horovods_names_alone(monkeypatch, rank):
+def test_keras_2_forms_work_only_under_horovods_names(monkeypatch, rank):
     import horovod.tensorflow.keras as hvd
 
     optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam())
@@ -362,14 +362,14 @@ def test_compute_gradients_of_tf_keras_are_reduced_once(evaluate, kind, flags):
     reduced = evaluate(step, np.float32([1 + rank, 2]))
     np.testing.assert_array_equal(reduced, [3.0, 4.0])
     np.testing.assert_array_equal(variable.numpy(), [-3.0, -4.0])
-    # minimize() reduces where Keras does, once as well.
+    # minimize() reduces where Keras does, also once.
     loss = tf.constant([1.0 + rank, 2.0])
     optimizer.minimize(lambda: tf.reduce_sum(variable * loss), [variable])
     np.testing.assert_array_equal(variable.numpy(), [-6.0, -8.0])
 
 
 def test_private_compute_gradients_of_a_present_optimizer_has_horovods_signature():
-    """Of tf_keras' own, the older optimizers alone have it; Horovod gives it to both."""
+    """In tf_keras only the older optimizers have it; Horovod adds it to both."""
     import horovod.tensorflow.keras as hvd
 
     variable = tf.Variable([2.0])
@@ -401,14 +401,14 @@ def test_compute_gradients_of_several_passes_are_reduced_with_their_sum(kind, fl
     np.testing.assert_array_equal(variable.numpy(), [-33.0])
 
 
-def test_the_gradient_of_alltoall_may_get_other_code(monkeypatch):
+def test_the_code_of_alltoalls_gradient_can_be_replaced(monkeypatch):
     """TensorFlow Recommenders Addons accumulates in it."""
     import horovod.tensorflow as hvd
     from horovod.common import process_sets
     from horovod.tensorflow.mpi_ops import _alltoall_grad
 
     assert process_sets._temp_process_set_object(0) is hvd.global_process_set
-    with pytest.raises(ValueError, match="no process set 77"):
+    with pytest.raises(ValueError, match="process set 77 does not exist"):
         process_sets._temp_process_set_object(77)
 
     def gradient():
@@ -421,7 +421,7 @@ def test_the_gradient_of_alltoall_may_get_other_code(monkeypatch):
     def tenfold(op, grad_wrt_output, grad_wrt_received_splits):
         return [10.0 * grad_wrt_output, None]
 
-    np.testing.assert_array_equal(gradient(), [[1.0], [2.0]])  # of the ranks that got them
+    np.testing.assert_array_equal(gradient(), [[1.0], [2.0]])  # from the ranks that got them
     monkeypatch.setattr(_alltoall_grad, "__code__", tenfold.__code__)
     np.testing.assert_array_equal(gradient(), [[10.0 * (1 + hvd.rank())]] * 2)
 
@@ -469,7 +469,7 @@ def test_local_gradient_aggregation(evaluate):
     evaluate(one_pass, np.array([1.0], "float32"))
     assert (float(shared[0]), float(local[0])) == (0.0, 0.0)
     evaluate(one_pass, np.array([3.0], "float32"))
-    # The average of the passes is 2: summed over two ranks, and on one, halved.
+    # The average over the passes is 2: summed over two ranks; and on one rank, halved.
     assert (float(shared[0]), float(local[0])) == (-4.0, -1.0)
 
 
@@ -492,8 +492,8 @@ def test_a_partial_optimizer_of_horovod_keras():
     assert optimizer.horovod_distributed
 
 
-def test_a_broadcast_callback_with_an_on_batch_end_of_its_own():
-    """What is registered there is not broadcast before the first batch."""
+def test_a_broadcast_callback_with_its_own_on_batch_end():
+    """Variables registered there are not broadcast before the first batch."""
     import horovod.keras as hvd
 
     model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])

@@ -1,7 +1,7 @@
-"""Under Horovod's names, gradients that the program has reduced are not reduced by an update.
+"""Under Horovod's names, an update does not reduce gradients that the program has reduced.
 
-NVIDIA's WideAndDeep and SIM wrap both the tape and the optimizer. Sums would be N times too
-large; here each step's is 3, 1 of rank 0 and 2 of rank 1.
+NVIDIA's WideAndDeep and SIM wrap both the tape and the optimizer. Their sums would be N times too
+large; here each step's sum is 3, 1 from rank 0 and 2 from rank 1.
 """
 
 import keras
@@ -30,7 +30,7 @@ BOTH = pytest.mark.parametrize("run", [lambda step: step, once], ids=["eagerly",
 
 
 def tape_step(hvd, optimizer, variables, after=list, local=(), unused=()):
-    """A step in which the tape is wrapped as well: gradients 1 + rank, of Sum."""
+    """A step that also wraps the tape: gradients 1 + rank, with Sum."""
 
     def step():
         with tf.GradientTape() as plain:
@@ -102,25 +102,25 @@ def clipped(gradients):
 
 
 def test_gradients_of_a_tape_may_be_clipped_before_the_update():
-    """A function shows what became of them; in eager mode it is not known, so a sum is refused."""
+    """A function shows how they were changed. Eager mode does not, so a sum is refused."""
     import horovod.tensorflow as hvd
 
     weight = tf.Variable([0.0])
     summing = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), op=hvd.Sum)
     once(tape_step(hvd, summing, [weight], clipped))()
     np.testing.assert_array_equal(weight, [-3.0])
-    with pytest.raises(ValueError, match="Put the step into a"):
+    with pytest.raises(ValueError, match="Run the step in a"):
         tape_step(hvd, summing, [weight], clipped)()
     averaging = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
     tape_step(hvd, averaging, [weight], clipped)()  # the average of equal numbers
     np.testing.assert_array_equal(weight, [-6.0])
-    # The next update is one like any other.
+    # The next update is a normal one.
     summing.apply_gradients([(tf.constant([1.0 + hvd.rank()]), weight)])
     np.testing.assert_array_equal(weight, [-9.0])
 
 
 @BOTH
-def test_local_gradients_of_a_tape_stay_beside_reduced_ones(run):
+def test_local_and_reduced_gradients_of_a_tape(run):
     import horovod.tensorflow as hvd
 
     own, both = tf.Variable([0.0]), tf.Variable([0.0])
@@ -132,7 +132,7 @@ def test_local_gradients_of_a_tape_stay_beside_reduced_ones(run):
 
 
 def summed_once(run, change):
-    """A weight of 0 after an update by a wrapped optimizer, whose gradient `change` has made.
+    """A weight of 0 after an update by a wrapped optimizer with the gradient that `change` makes.
 
     Args:
       run: see BOTH.
@@ -155,8 +155,8 @@ def summed_once(run, change):
 
 
 @BOTH
-def test_gradients_that_python_has_seen_are_reduced(run):
-    """Nobody knows what it did: it is no collective."""
+def test_gradients_from_python_code_are_reduced(run):
+    """The effect of Python code is unknown; it does not count as a collective."""
 
     def seen(_, gradient, weight):
         same = tf.numpy_function(lambda x: x * 1, [gradient], tf.float32)
@@ -198,8 +198,8 @@ def test_apply_gradients_does_not_reduce_again_what_allreduce_grads_returned(run
 
 @pytest.mark.parametrize("kind", list(MADE))
 @pytest.mark.parametrize("function", [True, False])
-def test_an_allreduce_that_was_replaced_is_what_updates_call(kind, function):
-    """distributed-embeddings registers its tables there; the function was never called."""
+def test_updates_call_a_replaced_allreduce(kind, function):
+    """distributed-embeddings registers its tables there; its function was never called."""
     import horovod.keras as hvd_keras
     import horovod.tensorflow.keras as hvd_tf_keras
 
@@ -240,7 +240,7 @@ def test_allreduce_grads_of_an_optimizer():
         np.testing.assert_array_equal(reduced[0], [(1 + hvd.size()) / 2])
 
 
-def test_rows_that_a_tape_has_reduced_stay_rows():
+def test_rows_that_a_tape_has_reduced_remain_rows():
     import horovod.tensorflow as hvd
 
     table = tf.Variable(tf.zeros([3, 1]))

@@ -1,4 +1,4 @@
-"""Ranks that did not start from the same weights are told so, once, wherever nobody else looks."""
+"""Ranks that started from different weights get one warning, where nothing else compares them."""
 
 import gc
 import re
@@ -22,18 +22,18 @@ v1 = tf.compat.v1
 STEPS = REDUCTION + 3
 TOLD = re.compile(
     rf"tf_hvd warning, rank 0 \(.*\): at reduction {REDUCTION} "
-    r"the ranks' weights differ, first in (\S+):"
+    r"the ranks' weights differ, first in (\S+)\. "
 )
 
 
 @pytest.fixture
 def told(capfd, caplog):
-    """The variables that were named since the last time."""
+    """The variables named since the previous call."""
 
     def read():
         text = capfd.readouterr().err + caplog.text
         caplog.clear()
-        assert text.count("tf_hvd.keras.unguarded()") == len(TOLD.findall(text))
+        assert text.count("tf_hvd.unguarded()") == len(TOLD.findall(text))
         return TOLD.findall(text)
 
     return read
@@ -52,7 +52,7 @@ def tape_loop(mode, broadcast):
     if mode != "eager":
         step = tf.function(step, jit_compile=mode == "compiled")
     for number in range(STEPS):
-        # Other shapes are traced anew, and are counted together.
+        # Other shapes are traced again, but counted together.
         step(tf.ones([1 + number % 2, 2]))
         if number == 0 and broadcast:
             hvd.broadcast_variables(weights + list(optimizer.variables), 0)
@@ -90,7 +90,7 @@ def session(mode, hook):
         loss = tf.reduce_sum(kernel) * bias
         optimizer = hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(0.01))
         train = optimizer.minimize(loss)
-        if mode == "resource":  # which initialises local variables, too
+        if mode == "resource":  # it also initialises local variables
             hooks = [hvd.BroadcastGlobalVariablesHook(0)] if hook else []
             with v1.train.MonitoredTrainingSession(hooks=hooks) as running:
                 for _ in range(STEPS):
@@ -119,8 +119,8 @@ LOOPS = {
 }
 
 
-def test_the_count_of_variables_that_are_gone_is_not_that_of_others():
-    """A rebuilt layer may get their ids, on some ranks alone, which then waited for the others."""
+def test_counts_of_deleted_variables_are_not_reused():
+    """A rebuilt layer may reuse their ids on some ranks only, which then waited for the others."""
     backbone, counts = tf.Variable(1.0), _Known.lists
     kept = set(counts)
 
@@ -146,7 +146,7 @@ COMPILED = [name for name in LOOPS if "compiled" in name]
         *(pytest.param(name, marks=pytest.mark.compiled) for name in COMPILED),
     ],
 )
-def test_ranks_that_did_not_start_alike_are_told_once(loop, rank, told, capfd):
+def test_ranks_that_started_differently_get_one_warning(loop, rank, told, capfd):
     LOOPS[loop](True)
     assert told() == []
     LOOPS[loop](False)
@@ -159,7 +159,7 @@ def test_ranks_that_did_not_start_alike_are_told_once(loop, rank, told, capfd):
 
 
 def copied_weights(update):
-    """How many weights a compiled step copies, as XLA's program has it."""
+    """The number of weights that a compiled step copies, according to XLA's program."""
     layers = [keras.Variable(tf.ones([64, 64])) for _ in range(4)]
     tape_of, apply = update(layers)
 
@@ -193,15 +193,15 @@ def by_optimizer(layers):
 
 @pytest.mark.compiled
 @pytest.mark.parametrize("update", [by_tape, by_optimizer])
-def test_what_is_compared_once_is_not_copied_at_each_step(update):
-    """XLA copied all the weights, for the branch in which the tenth step compares them."""
+def test_the_one_comparison_does_not_copy_weights_at_each_step(update):
+    """XLA copied all the weights for the branch in which the tenth step compares them."""
     watched = copied_weights(update)
     with unguarded():
         assert copied_weights(update) == watched
 
 
 def test_two_lists_of_one_function(rank, told):
-    """As of a GAN: each has a count of its own, and both are compared in one step."""
+    """As in a GAN: each list has a separate count, and both are compared in one step."""
     both = [tf.Variable(1.0 * rank, name="one"), tf.Variable(2.0 * rank, name="two")]
 
     @tf.function
@@ -217,7 +217,7 @@ def test_two_lists_of_one_function(rank, told):
     assert sorted(told()) == (["one:0", "two:0"] if rank == 0 else [])
 
 
-def test_local_weights_are_left_out(rank, told):
+def test_local_weights_are_not_compared(rank, told):
     shared, own = tf.Variable(1.0), tf.Variable(1.0 * rank)
     for _ in range(STEPS):
         with tf.GradientTape() as tape:
@@ -259,12 +259,12 @@ def test_reductions_of_process_sets_do_not_count_for_all_ranks(rank, told):
     try:
         if everyone.included():
             train(1, everyone)
-            assert counted() == [(0, 4), (everyone.process_set_id, 3)]  # none of what is gone
+            assert counted() == [(0, 4), (everyone.process_set_id, 3)]  # no removed set
     finally:
         hvd.remove_process_set(everyone)
 
 
-def test_what_is_counted_goes_with_the_variables():
+def test_counts_are_deleted_with_their_variables():
     before = len(_Known.lists), len(_Known.given), len(_Known.numbers)
     variable = tf.Variable(np.ones(3, np.float32))
     with tf.GradientTape() as tape:
@@ -278,7 +278,7 @@ def test_what_is_counted_goes_with_the_variables():
 @pytest.mark.parametrize("kind", ["tape", "optimizer"])
 @pytest.mark.parametrize("jit", [None, False])
 def test_after_a_join_the_ranks_count_together(rank, size, kind, jit):
-    """Each had made its own number of updates: some compared weights, and the others waited."""
+    """Each had made a different number of updates: some compared weights, and the others waited."""
     variable = tf.Variable([1.0, 2.0])
     optimizer = keras.optimizers.SGD(0.1)
     if kind == "optimizer":

@@ -1,6 +1,6 @@
-"""Average of integers of 8, 16 and 32 bits: their sum need not fit into their type.
+"""Average of integers of 8, 16 and 32 bits: their sum may exceed their type.
 
-It wrapped around: of uint8, 255 on two ranks gave 127.
+It wrapped around: with uint8, 255 on two ranks gave 127.
 """
 
 import fractions
@@ -27,7 +27,7 @@ def inside(value, dtype):
 
 
 def mean(parts, dtype, factor=1):
-    """By Python's integers, truncated toward zero; what the type lacks becomes its end."""
+    """With Python's integers, truncated toward zero and clamped to the type's range."""
     sums = [sum(map(int, column)) for column in zip(*parts, strict=True)]
     exact = [fractions.Fraction(total) * factor / len(parts) for total in sums]
     return np.array([inside(math.trunc(x), dtype) for x in exact], dtype.as_numpy_dtype)
@@ -39,7 +39,7 @@ def equal(actual, expected):
 
 
 def all_ways(*tensors):
-    """Each of the functions that average, on each tensor: one list of results after the other."""
+    """Each averaging function on each tensor: one list of results after the other."""
     parts = hvd.grouped_reducescatter(tensors)
     return [
         [hvd.allreduce(t) for t in tensors],
@@ -61,7 +61,7 @@ def test_255_on_all_ranks_is_255_on_average():
 
 
 @pytest.mark.parametrize("arguments", [{"op": hvd.Average}, {"average": True}, {"name": "named"}])
-def test_whatever_arguments_lead_there(rank, size, arguments):
+def test_all_ways_to_an_average(rank, size, arguments):
     expected = mean([of(r, tf.int32) for r in range(size)], tf.int32)
     array = of(rank, tf.int32)
     for value in (tf.constant(array), tf.Variable(array), array.tolist()):
@@ -69,7 +69,7 @@ def test_whatever_arguments_lead_there(rank, size, arguments):
 
 
 def test_factors_of_averages_of_integers(evaluate, rank, size):
-    """What lies outside of the type when all is done becomes its end, and not before."""
+    """Results outside of the type are clamped, but only after all steps."""
     factors = [(2.0, 0.5), (1.0, 3.0), (2.0, 1.0), (1.0, -1.0)]
 
     def average(*tensors):
@@ -88,7 +88,7 @@ def test_factors_of_averages_of_integers(evaluate, rank, size):
 @pytest.mark.parametrize("in_function", [False, True])
 @pytest.mark.parametrize("way", ["rows", "dense", "auto"])
 def test_averages_of_integer_slices(rank, size, way, in_function):
-    """Row 0 comes twice from each rank, row 2 once; a rank's own sum may exceed the type too."""
+    """Row 0 occurs twice on each rank, row 2 once; a rank's own sum may exceed the type too."""
 
     def average(values):
         part = tf.IndexedSlices(values, tf.constant([0, 2, 0]), tf.constant([4, 2]))
@@ -109,11 +109,11 @@ def test_averages_of_integer_slices(rank, size, way, in_function):
         high = total // size
         equal(result.values.numpy(), np.array([[high, 2], [high, 5]], dtype.as_numpy_dtype))
     most = tf.constant([[127 - rank, 1], [7, 5], [127 - rank, 1]], tf.int8)
-    assert average(most).values.numpy().tolist() == [[127, 2], [7, 5]], "its end: it did not wrap"
+    assert average(most).values.numpy().tolist() == [[127, 2], [7, 5]], "clamped, not wrapped"
 
 
 class AsInt8:
-    """A compressor of the user's own that makes small integers of floats."""
+    """A user-defined compressor that converts floats to small integers."""
 
     @staticmethod
     def compress(tensor):
@@ -134,8 +134,8 @@ def test_integers_that_a_compressor_makes(evaluate, size):
     assert dense.tolist() == [1.0, -1.0]
 
 
-def test_sums_and_what_has_64_bits_travel_as_they_are(rank, size):
-    """They still wrap around: a sum of integers has no other meaning."""
+def test_sums_and_64_bit_integers_are_sent_unchanged(rank, size):
+    """They still wrap around: an integer sum has no other meaning."""
     for dtype, total in ((tf.uint8, 255 * size % 256), (tf.int64, None)):
         value = tf.constant([dtype.max], dtype)
         if total is not None:
@@ -153,7 +153,7 @@ def test_sums_and_what_has_64_bits_travel_as_they_are(rank, size):
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("other", [tf.int16, tf.int64, tf.float32])
 def test_ranks_with_other_integers_get_an_error(rank, other):
-    """Although what travels is int64 on all of them."""
+    """Although all of them send int64."""
     value = tf.ones([2], tf.uint8 if rank == 0 else other)
     for call in (hvd.allreduce, lambda x: hvd.grouped_allreduce([x])):
         with pytest.raises(
@@ -162,8 +162,8 @@ def test_ranks_with_other_integers_get_an_error(rank, other):
             call(value)
 
 
-def test_a_name_does_not_count_the_casts_of_a_graph(rank):
-    """A rank that casts more than another would otherwise call it by another name, and wait."""
+def test_default_names_do_not_depend_on_casts(rank):
+    """A rank with more casts than another would otherwise use another name, and wait."""
 
     @tf.function
     def average(images):

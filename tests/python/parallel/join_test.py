@@ -1,7 +1,7 @@
-"""Ranks with fewer batches leave by join; the others' work goes on with zeros for them.
+"""Ranks with fewer batches leave by join; the others continue with zeros for them.
 
-Rank r has r + 1 batches, so rank size - 1 is the last, and in step s the ranks
-from s on take part.
+Rank r has r + 1 batches, so rank size - 1 is the last. In step s the ranks from s on
+take part.
 """
 
 import numpy as np
@@ -16,10 +16,10 @@ ROWS = 50
 
 @pytest.fixture(params=["eager", "function"])
 def train(request, rank, size):
-    """Calls a function of the step number as often as this rank has batches, then joins.
+    """Calls a function of the step number for each of this rank's batches, then joins.
 
-    In a tf.function it is one function for all steps: its requests' names repeat,
-    and from the third time on they are agreed by number. Returns the results.
+    In a tf.function all steps share one function: its requests' names repeat,
+    and from the third time on the ranks agree on them by number. Returns the results.
     """
 
     def run(function):
@@ -43,7 +43,7 @@ def present(step, size):
     return range(step, size)
 
 
-def test_dense(train, rank, size):
+def test_dense_tensors_after_a_join(train, rank, size):
     def function(step):
         mine = tf.cast([rank + 1, step], tf.float32)
         return [
@@ -56,12 +56,12 @@ def test_dense(train, rank, size):
         there = present(step, size)
         wanted = np.float32([sum(r + 1 for r in there), step * len(there)])
         np.testing.assert_array_equal(total, wanted)
-        # Of all ranks, also those that have left.
+        # Divided by the total number of ranks, including those that have left.
         np.testing.assert_array_equal(average, wanted / np.float32(size))
         assert gathered.tolist() == [r for r in there for _ in range(r % 2 + 1)]
 
 
-def test_grouped(train, rank, size):
+def test_groups_after_a_join(train, rank, size):
     def function(step):
         tensors = [tf.fill([2], rank + 1), tf.cast(step, tf.int32), tf.fill([1], float(rank))]
         return hvd.grouped_allreduce(tensors, op=hvd.Sum, name="group")
@@ -82,19 +82,19 @@ def slices(rank, step, count):
 
 @pytest.mark.parametrize("way", ["rows", "dense", "auto"])
 @pytest.mark.parametrize("count", [1, 40])
-def test_sparse(train, monkeypatch, rank, size, way, count):
-    """Few rows and many: "auto" goes both ways."""
+def test_slices_after_a_join(train, monkeypatch, rank, size, way, count):
+    """Few rows and many, so that "auto" uses both ways."""
     monkeypatch.setattr(sparse, "SMALL_BYTES", 0)
 
     def function(step):
         part = slices(rank, step, count)
         result = hvd.allreduce(part, op=hvd.Sum, sparse=way, name="slices")
-        alone, mixed = hvd.grouped_allreduce(
+        single, mixed = hvd.grouped_allreduce(
             [tf.constant(1), part], op=hvd.Average, sparse=way, name="mixed"
         )
-        return result.values, result.indices, alone, mixed.values, mixed.indices
+        return result.values, result.indices, single, mixed.values, mixed.indices
 
-    for step, (values, indices, alone, means, places) in enumerate(train(function)):
+    for step, (values, indices, single, means, places) in enumerate(train(function)):
         dense = np.zeros((ROWS, 3), np.float32)
         for r in present(step, size):
             dense[r : r + count] += 2 * (step + 1)
@@ -103,11 +103,11 @@ def test_sparse(train, monkeypatch, rank, size, way, count):
         np.testing.assert_array_equal(places, wanted)
         np.testing.assert_array_equal(values, dense[wanted])
         np.testing.assert_array_equal(means, dense[wanted] / np.float32(size))
-        assert alone == len(present(step, size)) // size
+        assert single == len(present(step, size)) // size
 
 
-def test_joined_with_nothing_done_before(rank, size):
-    """Rank 0 alone works, on names that the others have never used."""
+def test_join_before_any_other_call(rank, size):
+    """Only rank 0 works, with names that the others have never used."""
     if rank == 0:
         for step in range(3):
             total = hvd.allreduce(tf.constant([2.5]), op=hvd.Sum, name=f"new_{step}")
@@ -119,7 +119,7 @@ def test_joined_with_nothing_done_before(rank, size):
 
 
 @pytest.mark.ranks(2)
-def test_objects_are_not_gathered_without_those_who_joined(rank, size):
+def test_allgather_object_fails_after_a_join(rank, size):
     if rank == 0:
         hvd.join()
     else:
@@ -129,8 +129,8 @@ def test_objects_are_not_gathered_without_those_who_joined(rank, size):
     assert hvd.allgather_object(rank) == list(range(size))
 
 
-def test_round_after_round(rank, size):
-    """Who has most changes from round to round; between them everything works."""
+def test_repeated_joins(rank, size):
+    """The rank with most batches changes between rounds; other collectives work in between."""
     for turn in range(2 * size):
         longest = turn % size
         batches = 3 if rank == longest else 1
@@ -165,7 +165,7 @@ def test_training_loop(rank, size, compiled):
         used = 1 + epoch
         expected = np.zeros((6, 2), np.float32)
         expected[: size + 1] = -used
-        # Ranks that left early did not make the last update: the last one tells them.
+        # Ranks that left early did not make the last update: the last rank sends it.
         hvd.broadcast_variables([table, weights], root_rank=0)
         np.testing.assert_array_equal(table.numpy(), expected)
         np.testing.assert_array_equal(weights.numpy(), np.float32([-2.0 * (size + 1) * used] * 2))

@@ -27,7 +27,7 @@ def data(rank, rows=8):
 
 
 def make_model(flavour, rank, built=True, optimizer=None, **options):
-    """A model whose kernels are all `rank`."""
+    """A model with all kernels equal to `rank`."""
     initial = flavour.initializers.Constant(float(rank))
     layers = [flavour.layers.Dense(n, kernel_initializer=initial) for n in (2, 1)]
     model = flavour.Sequential(([flavour.layers.Input((3,))] if built else []) + layers)
@@ -38,7 +38,7 @@ def make_model(flavour, rank, built=True, optimizer=None, **options):
 
 
 def all_ranks(values):
-    """A list of arrays of each rank."""
+    """Gathers each rank's list of arrays."""
     return hvd.allgather_object([np.asarray(value) for value in values])
 
 
@@ -50,7 +50,7 @@ def assert_equal_everywhere(values):
 
 
 class Recorder:
-    """What happened at which hook, in any Keras."""
+    """Records the calls of one hook, for either Keras."""
 
     def __new__(cls, flavour, hook, record):
         def call(self, number, logs=None):
@@ -61,7 +61,7 @@ class Recorder:
 
 @pytest.mark.parametrize("built", [True, False], ids=["built", "late"])
 def test_broadcast_before_the_first_update(flavour, built, rank, size):
-    """With a learning rate of 0 all ranks end with the weights of the last rank."""
+    """With a learning rate of 0, all ranks end with the last rank's weights."""
     model = make_model(flavour, rank + 1, built)
     seen = []
     root = size - 1
@@ -121,7 +121,7 @@ def test_metrics_are_averaged(flavour, rank, size):
             callbacks.of(flavour).MetricAverageCallback(),
         ],
     ).history  # fmt: skip
-    # Nothing is trained: the rate is 0.
+    # With a rate of 0, training changes nothing.
     before = hvd.allgather_object(model.evaluate(x, y, batch_size=8, verbose=0))
     for epoch in range(2):
         for place, name in enumerate(("loss", "mae")):
@@ -133,7 +133,7 @@ def test_metrics_are_averaged(flavour, rank, size):
 
 
 @pytest.mark.ranks(2)
-def test_metrics_of_one_rank_only_are_an_error(flavour, rank):
+def test_metrics_on_one_rank_only_are_an_error(flavour, rank):
     model = make_model(flavour, 1)
     x, y = data(rank)
     with pytest.raises(ValueError, match="only one of rank 0 and rank 1 has val_loss, val_mae"):
@@ -143,8 +143,8 @@ def test_metrics_of_one_rank_only_are_an_error(flavour, rank):
         )  # fmt: skip
 
 
-def test_all_ranks_stop_early_together(flavour, rank):
-    """Each rank's own loss is best in an epoch of its own; the average in the first."""
+def test_all_ranks_stop_together(flavour, rank):
+    """Each rank's own loss is best in another epoch; the average is best in the first."""
     model = make_model(flavour, 1)
     x, y = data(0)
     losses = []
@@ -181,11 +181,11 @@ def test_only_rank_0_writes(flavour, rank, tmp_path):
     assert (tmp_path / "best.keras").exists() == (rank == 0)
 
 
-def test_a_model_of_a_process_set_without_rank_0_is_saved(flavour, tmp_path):
-    """ModelCheckpoint wrote on rank 0 alone, which did not train it, and nothing said so."""
+def test_model_of_a_process_set_without_rank_0_is_saved(flavour, tmp_path):
+    """Regression: ModelCheckpoint silently wrote on rank 0 only, which did not train the model."""
     trainers = hvd.add_process_set([1])
     try:
-        # On all ranks: Keras numbers its models, and collectives in them are named after them.
+        # On all ranks, because Keras numbers models, and the names of their collectives contain it.
         model = flavour.Sequential([flavour.layers.Input((1,)), flavour.layers.Dense(1)])
         if trainers.included():
             sgd = flavour.optimizers.SGD(0.1)
@@ -207,7 +207,7 @@ def test_progress_on_rank_0_only(flavour, rank, capsys):
 
 @pytest.mark.parametrize("verbose", ["auto", 1, 2])
 def test_one_progress_bar(flavour, rank, capsys, monkeypatch, verbose):
-    """Also where all ranks ask for one: two of them on one terminal cannot be read."""
+    """Even if all ranks request a bar: two bars on one terminal are unreadable."""
     model = make_model(flavour, 1, run_eagerly=True)
     x, y = data(rank)
 
@@ -229,7 +229,7 @@ def test_one_progress_bar(flavour, rank, capsys, monkeypatch, verbose):
 
 
 def rates(flavour, callback, epochs, momentum=0.5, batch_size=4):
-    """The learning rate of each batch, and the history of epochs."""
+    """Returns the learning rate of each batch, and the history of epochs."""
     optimizer = flavour.optimizers.SGD(0.5, momentum=momentum)
     model = make_model(flavour, 1, optimizer=optimizer, run_eagerly=True)
     seen = []
@@ -250,8 +250,8 @@ def test_warmup(flavour, size, rank, capsys):
     assert ("finished gradual" in capsys.readouterr().out) == (rank == 0)
 
 
-def test_a_schedule_counts_the_batches_of_each_fit(flavour):
-    """In a second `fit` with more batches it took the number of the first."""
+def test_schedule_counts_the_batches_of_each_fit(flavour):
+    """Regression: a second `fit` with more batches used the first one's number."""
     made = callbacks.of(flavour)
     for make in (
         lambda: made.LearningRateWarmupCallback(0.8, warmup_epochs=2),
@@ -264,7 +264,7 @@ def test_a_schedule_counts_the_batches_of_each_fit(flavour):
         assert again == fresh
 
 
-def test_schedule_in_stairs(flavour):
+def test_staircase_schedule(flavour):
     callback = callbacks.of(flavour).LearningRateScheduleCallback(
         0.5, lambda epoch: 1 / (1 + epoch), start_epoch=1, end_epoch=3
     )
@@ -281,7 +281,7 @@ def test_exponential_schedule(flavour):
 
 
 def test_momentum_correction_scales_the_velocity(flavour):
-    """One weight, gradient 1 in each step: v = m * (new / old) * v - new."""
+    """With one weight and gradient 1 in each step: v = m * (new / old) * v - new."""
     model = flavour.Sequential([flavour.layers.Input((1,)), flavour.layers.Dense(
         1, use_bias=False, kernel_initializer="zeros")])  # fmt: skip
     optimizer = hvd_keras.DistributedOptimizer(flavour.optimizers.SGD(0.5, momentum=0.5))
@@ -328,7 +328,7 @@ def test_warmup_of_a_model_built_by_its_first_batch(flavour, size, legacy):
 
 
 def test_overridden_on_batch_end_is_called(flavour):
-    """Horovod's callback does its work there."""
+    """Horovod's callback broadcasts in `on_batch_end`."""
     made = callbacks.of(flavour)
     seen = []
 
@@ -348,8 +348,8 @@ def test_overridden_on_batch_end_is_called(flavour):
 
 
 @pytest.mark.parametrize("per_call", [1, 2])
-def test_variables_made_late_are_broadcast(flavour, rank, per_call):
-    """With steps_per_execution > 1 they never were."""
+def test_variables_created_late_are_broadcast(flavour, rank, per_call):
+    """Regression: with steps_per_execution > 1 they were not broadcast."""
 
     class Model(flavour.Model):
         def __init__(self):
@@ -388,7 +388,7 @@ def test_learning_rate_schedule_objects_are_refused(flavour):
     made = callbacks.of(flavour)
     for callback in (made.LearningRateWarmupCallback(0.1), made.LearningRateScheduleCallback(1, 1)):
         model = make_model(flavour, 1, optimizer=flavour.optimizers.SGD(decay))
-        with pytest.raises(ValueError, match=r"LearningRateSchedule in SGD.*leave this callback"):
+        with pytest.raises(ValueError, match=r"LearningRateSchedule.*remove this callback"):
             model.fit(*data(0), verbose=0, callbacks=[callback])
     if flavour is keras:
         several = keras.optimizers.MultiOptimizer(
@@ -399,8 +399,8 @@ def test_learning_rate_schedule_objects_are_refused(flavour):
             model.fit(*data(0), verbose=0, callbacks=[made.LearningRateWarmupCallback(0.1)])
 
 
-def test_warmup_with_loss_scaling_and_an_epoch_to_begin_with(flavour, size):
-    """As if the epochs before had been made."""
+def test_warmup_with_loss_scaling_and_initial_epoch(flavour, size):
+    """Behaves as if the earlier epochs had run."""
     inner = flavour.optimizers.SGD(0.5, momentum=0.5)
     mixed = getattr(flavour, "mixed_precision", None)
     scaled_by = mixed.LossScaleOptimizer if flavour is tf_keras else (
@@ -419,8 +419,8 @@ def test_warmup_with_loss_scaling_and_an_epoch_to_begin_with(flavour, size):
     np.testing.assert_allclose(seen, expected, rtol=1e-6)
 
 
-def test_random_layers_keep_their_own_numbers(rank):
-    """broadcast_variables(model.variables) gave all ranks one dropout mask."""
+def test_random_layers_keep_their_own_seeds(rank):
+    """Regression: broadcast_variables(model.variables) gave all ranks the same dropout mask."""
     keras.utils.set_random_seed(rank)
     layers = keras.layers
     model = keras.Sequential(
@@ -440,8 +440,8 @@ def test_random_layers_keep_their_own_numbers(rank):
     assert not np.array_equal(*outputs)
 
 
-def test_accumulated_gradients_stay_each_ranks_own(rank, size):
-    """A fit ends in the middle of an update, and the next one begins with a broadcast."""
+def test_accumulated_gradients_stay_local(rank, size):
+    """A fit ends within an update, and the next one begins with a broadcast."""
     model = keras.Sequential([keras.Input([1]), keras.layers.Dense(
         1, use_bias=False, kernel_initializer="zeros")])  # fmt: skip
     optimizer = keras.optimizers.SGD(1.0, gradient_accumulation_steps=2)
@@ -454,9 +454,9 @@ def test_accumulated_gradients_stay_each_ranks_own(rank, size):
     np.testing.assert_array_equal(model.get_weights()[0], [[-mean]])
 
 
-def test_callbacks_of_the_other_keras_name_the_cure():
+def test_callback_of_the_other_keras_is_refused():
     model = tf_keras.Sequential([tf_keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     wrong = callbacks.of(keras).MetricAverageCallback()
-    with pytest.raises(TypeError, match=r"is the Keras 3 class.*callbacks\.of\(tf_keras\)"):
+    with pytest.raises(TypeError, match=r"is a Keras 3 callback.*callbacks\.of\(tf_keras\)"):
         model.fit(np.ones([2, 1]), np.ones([2, 1]), verbose=0, callbacks=[wrong])

@@ -1,4 +1,4 @@
-"""What a fit broadcasts before its first update: all that exists then, built or not."""
+"""The broadcast before a fit's first update: all existing variables, whether built or not."""
 
 import keras
 import numpy as np
@@ -25,7 +25,7 @@ def flavour(request, float64):
 
 
 def data(mine):
-    """This rank's rows of each step, or all of them."""
+    """This rank's rows of each step, or all rows."""
     x = np.random.default_rng(7).standard_normal((STEPS, ROWS, 2))
     share = ROWS // hvd.size()
     part = slice(hvd.rank() * share, (hvd.rank() + 1) * share) if mine else slice(None)
@@ -40,7 +40,7 @@ def net(flavour, seed, built=True):
 
 
 def without_call(flavour, seed, built=True):
-    """A model that is a train_step, as keras.io's GANs are: Keras never calls it built."""
+    """A model with only a train_step, like keras.io's GANs: Keras never marks it as built."""
 
     class Steps(flavour.Model):
         def __init__(self):
@@ -81,7 +81,7 @@ def momentum(flavour):
 
 
 @pytest.mark.parametrize("prepared", [True, False], ids=["optimizer built", "not built"])
-def test_a_model_without_call_starts_from_the_roots_weights(flavour, prepared):
+def test_model_without_call_starts_from_the_roots_weights(flavour, prepared):
     root = hvd.size() - 1
     with hvd_keras.unguarded():
         wanted = fit(flavour, without_call(flavour, 10 + root), momentum(flavour), False)
@@ -93,8 +93,8 @@ def test_a_model_without_call_starts_from_the_roots_weights(flavour, prepared):
     assert_near(fit(flavour, model, optimizer, True, root), wanted)
 
 
-def test_the_state_of_its_optimizer_too(flavour):
-    """Only the root has gone on from a checkpoint."""
+def test_optimizer_state_of_a_model_without_call(flavour):
+    """Only the root has resumed from a checkpoint."""
 
     def restored(optimizer, model, value):
         optimizer.build(model.net.trainable_variables)
@@ -104,8 +104,8 @@ def test_the_state_of_its_optimizer_too(flavour):
         return optimizer
 
     with hvd_keras.unguarded():
-        alone = without_call(flavour, 10)
-        wanted = fit(flavour, alone, restored(momentum(flavour), alone, 0.25), False)
+        single = without_call(flavour, 10)
+        wanted = fit(flavour, single, restored(momentum(flavour), single, 0.25), False)
     model = without_call(flavour, 10)
     optimizer = hvd_keras.DistributedOptimizer(momentum(flavour))
     restored(optimizer, model, 0.25 if hvd.rank() == 0 else 0.0)
@@ -120,8 +120,8 @@ def test_the_state_of_its_optimizer_too(flavour):
     assert seen[0] == [0.25] * len(model.net.trainable_variables)
 
 
-def test_variables_of_the_first_batch_follow_after_it(flavour):
-    """Nothing exists before it: each rank makes its first update from its own weights."""
+def test_variables_created_by_the_first_batch_are_broadcast_after_it(flavour):
+    """No variables exist before: each rank makes its first update from its own weights."""
     model = without_call(flavour, 10 + hvd.rank(), built=False)
     seen = []
 
@@ -138,7 +138,7 @@ def test_variables_of_the_first_batch_follow_after_it(flavour):
 
 
 @pytest.mark.parametrize("built", [True, False], ids=["built", "not built"])
-def test_a_variable_that_one_rank_alone_has_is_named(flavour, built):
+def test_variable_on_one_rank_only_is_named(flavour, built):
     model = without_call(flavour, 10)
     model.built = built
     if hvd.rank() == 1:
@@ -154,8 +154,8 @@ def test_a_variable_that_one_rank_alone_has_is_named(flavour, built):
     hvd.barrier()
 
 
-def test_a_model_that_rank_0_alone_has_called_before(flavour):
-    """As where it has predicted, or loaded weights: all ranks have the variables by batch 1."""
+def test_model_called_before_on_rank_0_only(flavour):
+    """For example, it predicted or loaded weights; all ranks have the variables by batch 1."""
     with hvd_keras.unguarded():
         wanted = fit(flavour, net(flavour, 10, built=False), momentum(flavour), False, loss=True)
     model = net(flavour, 10 + hvd.rank(), built=False)
@@ -165,8 +165,8 @@ def test_a_model_that_rank_0_alone_has_called_before(flavour):
     assert_near(fit(flavour, model, optimizer, True, loss=True), wanted)
 
 
-def test_a_layer_of_another_size_is_named(flavour):
-    """And no slot of the optimizer, which has that size as well."""
+def test_layer_of_another_size_is_named(flavour):
+    """The error names the layer, not the optimizer's slots, which have the same size."""
     model = flavour.Sequential(
         [
             flavour.layers.Input([2]),
@@ -180,7 +180,7 @@ def test_a_layer_of_another_size_is_named(flavour):
     with pytest.raises(ValueError, match=sizes):
         fit(flavour, model, optimizer, True, loss=True)
     sizes = r"rank 0 has float64\[2,3\], rank 1 has float64\[2,4\].*of_another_size.kernel"
-    for _ in range(3):  # the broadcasts travel side by side: any one may be the first to fail
+    for _ in range(3):  # the broadcasts are concurrent: any of them may fail first
         with pytest.raises(tf.errors.FailedPreconditionError, match=sizes) as caught:
             hvd.broadcast_variables([*model.variables, *variables_of(optimizer)], 0)
         assert "momentum" not in caught.value.message

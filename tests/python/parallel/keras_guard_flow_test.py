@@ -1,4 +1,4 @@
-"""Which reductions the guard counts: those downstream of the gradients."""
+"""The reductions that the guard counts: those downstream of the gradients."""
 
 import keras
 import numpy as np
@@ -37,8 +37,8 @@ def make_model(library, *layers, optimizer=None, base=None):
     return model
 
 
-def test_data_without_a_batch_is_told_as_that():
-    """Keras counts the update that found no data: it was taken for an optimizer's fault."""
+def test_data_without_batches_is_reported():
+    """Regression: Keras counts the update without data, so the guard blamed the optimizer."""
     model = make_model(keras, optimizer=hvd.DistributedOptimizer(keras.optimizers.Adam()))
     few = tf.data.Dataset.from_tensor_slices((np.ones([1, 3]), np.ones([1, 1])))
     with pytest.raises(GuardError, match=f"rank {hvd.rank()} got no batches"):
@@ -58,7 +58,7 @@ def test_plain_optimizer_next_to_sync_batch_normalization(library):
 
 @tf.function(autograph=False)
 def summed(x):
-    """A forward pass in a function of its own, with a collective in it."""
+    """A forward pass in a separate function, with a collective in it."""
     return tf_hvd.allreduce(x) * 2.0
 
 
@@ -78,7 +78,7 @@ FORWARD = {
 
 
 def train_step_of(model, optimizer, forward=None, after=None, scale_loss=None):
-    """A step of the user's own: a collective in the forward pass, and something afterwards."""
+    """A custom step: a collective in the forward pass, and some code after it."""
     optimizer.build(model.trainable_variables)
 
     def step(x):
@@ -97,19 +97,19 @@ def train_step_of(model, optimizer, forward=None, after=None, scale_loss=None):
 
 
 def is_stopped(train):
-    """The first step may be the one that makes the optimizer's variables; the second not."""
+    """The first step may be the one that creates the optimizer's variables; the second may not."""
     train()
     with pytest.raises(tf.errors.InvalidArgumentError, match=NOT_REDUCED):
         train()
 
 
 @pytest.mark.parametrize("forward", list(FORWARD))
-def test_reduction_of_the_forward_pass_and_its_derivative(forward):
+def test_reduction_in_the_forward_pass_does_not_count(forward):
     model, optimizer = make_model(keras), keras.optimizers.SGD(0.1)
     is_stopped(train_step_of(model, optimizer, FORWARD[forward]))
 
 
-def test_plain_optimizer_after_allreduce_of_the_loss():
+def test_plain_optimizer_after_allreduce_of_the_loss_is_stopped():
     model = make_model(keras)
     scale = {"scale_loss": lambda loss: tf_hvd.allreduce(loss * 8.0) / 8.0}
     is_stopped(train_step_of(model, keras.optimizers.SGD(0.1), **scale))
@@ -127,7 +127,7 @@ def reduce_in_a_function(gradients):
 
 
 def through_variables():
-    """Sums of passes in variables, as a program that accumulates by itself has them."""
+    """Sums of passes in variables, as in a program with its own accumulation."""
     sums = []
 
     def reduce(gradients):
@@ -153,7 +153,7 @@ def in_python(gradients):
 
     reduced = []
     for gradient in gradients:
-        with tf.control_dependencies(reduced):  # one after the other: they have one name
+        with tf.control_dependencies(reduced):  # sequential, because they have the same name
             value = tf.py_function(reduce, [gradient], gradient.dtype)
         value.set_shape(gradient.shape)
         reduced.append(value)
@@ -188,8 +188,8 @@ def reduce_in_scope(gradients):
 
 
 @pytest.mark.parametrize("how", list(REDUCE))
-def test_gradients_that_are_reduced_by_hand(how):
-    """Also beside a collective of the forward pass."""
+def test_gradients_reduced_by_the_program_pass(how):
+    """Also next to a collective in the forward pass."""
     model = make_model(keras)
     train = train_step_of(model, keras.optimizers.SGD(0.1), FORWARD["allreduce"], REDUCE[how])
     train()
@@ -197,7 +197,7 @@ def test_gradients_that_are_reduced_by_hand(how):
     hvd.check_weights(model)
 
 
-def test_train_step_of_a_users_own_with_a_reducing_tape():
+def test_users_train_step_with_a_distributed_tape():
     class Own(keras.Model):
         def train_step(self, data):
             x, y = data
@@ -216,8 +216,8 @@ def test_train_step_of_a_users_own_with_a_reducing_tape():
 
 @LIBRARIES
 @pytest.mark.parametrize("member", [0, 1])
-def test_tape_on_a_rank_that_has_nobody_to_reduce_with(library, member):
-    """All ranks may use the tape of a set; the guard lets those pass that it leaves alone."""
+def test_tape_on_a_rank_outside_its_process_set(library, member):
+    """All ranks may use the tape of a set; the guard ignores the ranks outside it."""
     process_set = tf_hvd.add_process_set([member])
     kind = keras.Variable if library is keras else tf.Variable
     variable, optimizer = kind([1.0]), library.optimizers.SGD(1.0)
@@ -246,13 +246,13 @@ def kept_if_all_are_finite(gradients):
 
 
 @pytest.mark.parametrize("after", [clipped_by_the_common_norm, kept_if_all_are_finite])
-def test_reduction_of_one_number_is_none_of_the_gradients(after):
+def test_reducing_one_number_does_not_count_as_reducing_gradients(after):
     model = make_model(keras)
     is_stopped(train_step_of(model, keras.optimizers.SGD(0.1), after=after))
 
 
 def test_gradients_are_not_summed_twice():
-    """The tape's, or the program's own, and then the optimizer's: N times too large."""
+    """The tape or the program, and then the optimizer, would sum: N times too large."""
 
     def summed_up(gradients):
         return [tf_hvd.allreduce(gradient, op=tf_hvd.Sum) for gradient in gradients]

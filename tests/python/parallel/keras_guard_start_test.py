@@ -1,4 +1,4 @@
-"""What the guard lets pass at the start, and what it compares at the end of each epoch."""
+"""The updates that the guard allows at the start, and its comparison after each epoch."""
 
 import keras
 import numpy as np
@@ -41,7 +41,7 @@ def test_model_without_trainable_weights(library, wrapped):
 
 @LIBRARIES
 def test_local_step_before_the_broadcast(library):
-    """fit(steps_per_epoch=1) makes the optimizer's variables; then they are broadcast."""
+    """fit(steps_per_epoch=1) creates the optimizer's variables, which are then broadcast."""
     optimizer = library.optimizers.Adam(0.1)
     model = make_model(library, optimizer)
     fit(model, steps_per_epoch=1)
@@ -53,8 +53,8 @@ def test_local_step_before_the_broadcast(library):
 
 
 @LIBRARIES
-def test_local_step_after_a_fit_that_failed(library):
-    """It was taken for one of the many steps of that `fit`, and stopped."""
+def test_local_step_after_a_failed_fit(library):
+    """Regression: it was counted as another step of that `fit`, and stopped."""
     optimizer = library.optimizers.SGD(0.1)
     model = make_model(library, optimizer)
 
@@ -90,15 +90,15 @@ def test_second_local_step_is_stopped(library):
         fit(model)
 
 
-def test_ranks_that_are_stopped_have_made_the_same_calls(rank, after):
-    """Else the call of one rank would be answered by what the other does next."""
+def test_stopped_ranks_have_made_the_same_calls(rank, after):
+    """Otherwise one rank's call would be matched with another rank's next step."""
     model = make_model(keras)
     optimizer = keras.optimizers.SGD(0.1)
     optimizer.build(model.trainable_variables)
 
     @tf.function(autograph=False)
     def step(features):
-        # Rank 1 would be stopped before these, rank 0 between the second and the update.
+        # Rank 1 could be stopped before these calls, rank 0 between the second one and the update.
         loss = tf_hvd.allreduce(after(0.2 * rank, features[0, 0]), name="a_loss")
         tf_hvd.allreduce(loss, name="of_a_loss")
         with tf.GradientTape() as tape:
@@ -114,7 +114,7 @@ def test_ranks_that_are_stopped_have_made_the_same_calls(rank, after):
 
 
 def test_two_local_steps_in_one_function():
-    """Unrolled or in a loop: the function is not even built."""
+    """Unrolled or in a loop: building the function already fails."""
     model = make_model(keras)
     features = tf.ones([2, 3])
 
@@ -173,17 +173,17 @@ def test_different_learning_rates_are_named(library):
     text = r"differ in the learning rate of SGD: 0\.1 on rank 0, 0\.05 on rank 1"
     with pytest.raises(GuardError, match=text) as caught:
         fit(model, epochs=4, callbacks=[Reduce()])
-    assert "weights differ" not in str(caught.value), "seen before it changes a weight"
-    assert "never broadcast" not in str(caught.value), "no cause of this"
+    assert "weights differ" not in str(caught.value), "reported before it changes a weight"
+    assert "never broadcast" not in str(caught.value), "not the cause here"
 
 
-def test_rank_that_stops_by_itself():
+def test_stopping_one_rank_stops_all():
     class Stop(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
             self.model.stop_training = hvd.rank() == 0
 
     history = fit(make_model(keras), epochs=4, callbacks=[Stop()])
-    assert len(history.epoch) == 1, "all stop with it"
+    assert len(history.epoch) == 1, "all ranks stop"
 
 
 @LIBRARIES
@@ -197,7 +197,7 @@ def test_learning_rate_schedules(library):
 
 
 def test_check_weights_steps_with_join():
-    """Rank 1 has fewer batches: after its join the others compare their weights alone."""
+    """Rank 1 has fewer batches; after its join the other ranks still compare their weights."""
     model = make_model(keras)
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), check_weights_steps=1)
 
@@ -216,8 +216,8 @@ def test_check_weights_steps_with_join():
     tf_hvd.join()
 
 
-def test_gradients_of_a_first_update_with_join():
-    """A rank without any batch: who takes part has all gradients."""
+def test_gradients_of_the_first_update_after_a_join():
+    """A rank has no batches; the ranks that take part have all gradients."""
     variable = keras.Variable(np.ones(3, "float32"))
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
     frozen = keras.Variable(np.ones(2, "float32"))

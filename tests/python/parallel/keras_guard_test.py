@@ -1,4 +1,4 @@
-"""The guard: what it stops, with which words, and what it lets pass."""
+"""The guard: the errors that it raises, and the programs that pass."""
 
 import keras
 import numpy as np
@@ -17,7 +17,7 @@ NOT_REDUCED = r"(?s)DistributedOptimizer\(SGD.*Each of the \d ranks .* SGD .* no
 
 
 def make_model(library, equal=True, layers=()):
-    """A compiled model with a distributed optimizer; not equal: other weights on each rank."""
+    """A compiled model with a distributed optimizer; if not `equal`, with rank-specific weights."""
     model = library.Sequential(
         [library.Input([3]), *layers, library.layers.Dense(2), library.layers.Dense(1)]
     )
@@ -30,7 +30,7 @@ def make_model(library, equal=True, layers=()):
 
 
 def fit(model, **options):
-    """Four steps on data that differ between ranks."""
+    """Four steps with data that differs between ranks."""
     features = np.arange(12.0).reshape(4, 3) / 10 + hvd.rank()
     options = {"batch_size": 1, "shuffle": False, "verbose": 0, **options}
     return model.fit(features, np.ones([4, 1]), **options)
@@ -41,14 +41,14 @@ def weights_of(model):
 
 
 @LIBRARIES
-def test_good_training_passes(library):
+def test_correct_training_passes(library):
     fit(make_model(library), epochs=2)
 
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("mode", ["fit", "train_on_batch", "steps", "function"])
 @LIBRARIES
-def test_optimizer_that_was_not_wrapped(library, mode):
+def test_plain_optimizer_is_stopped(library, mode):
     model = make_model(library)
     per_call = {"steps_per_execution": 2} if mode == "steps" else {}
     model.compile(library.optimizers.SGD(0.1), "mse", **per_call)
@@ -62,7 +62,7 @@ def test_optimizer_that_was_not_wrapped(library, mode):
             train()
         assert weights_of(model) == before
         return
-    train()  # the one step that makes the optimizer's variables
+    train()  # the one step that creates the optimizer's variables
     before = weights_of(model)
     kind = GuardError if mode == "train_on_batch" else tf.errors.InvalidArgumentError
     with pytest.raises(kind, match=NOT_REDUCED):
@@ -84,7 +84,7 @@ def own_loop(model, optimizer, make_tape):
 
 
 @pytest.mark.ranks(2)
-def test_legacy_optimizer_that_was_not_wrapped():
+def test_plain_legacy_optimizer_is_stopped():
     model = make_model(tf_keras)
     model.compile(tf_keras.optimizers.legacy.SGD(0.1), "mse")
     with pytest.raises(GuardError, match=NOT_REDUCED):
@@ -92,7 +92,7 @@ def test_legacy_optimizer_that_was_not_wrapped():
 
 
 @pytest.mark.ranks(2)
-def test_optimizer_that_lost_its_hook():
+def test_optimizer_without_its_hook_is_stopped():
     model = make_model(keras)
     again = type(model.optimizer).from_config(model.optimizer.get_config())
     model.compile(again, "mse")
@@ -101,7 +101,7 @@ def test_optimizer_that_lost_its_hook():
 
 
 @pytest.mark.ranks(2)
-def test_multi_optimizer_that_was_not_wrapped():
+def test_plain_multi_optimizer_is_stopped():
     model = make_model(keras)
     several = keras.optimizers.OptimizerMap(keras.optimizers.SGD(0.1))
     model.compile(keras.optimizers.MultiOptimizer(several), "mse")
@@ -111,13 +111,13 @@ def test_multi_optimizer_that_was_not_wrapped():
 
 @LIBRARIES
 @pytest.mark.ranks(2)
-def test_model_that_was_loaded_by_keras(library, tmp_path):
-    """Of a model that was trained, what to do came after two other things to do."""
+def test_model_loaded_by_keras_is_stopped(library, tmp_path):
+    """Regression: for a trained model, the right fix came last of three."""
     path = str(tmp_path / "model.keras")
     model = make_model(library)
     for cure in (
-        r"^Wrap the optimizer: .*\nOr use tf_hvd\.keras\.load_model ",
-        r"^Load the model with tf_hvd\.keras\.load_model\(path\): .*\nOr wrap it again: ",
+        r"^Wrap the optimizer: .*\nOr load the model with tf_hvd\.load_model\. ",
+        r"^Load the model with tf_hvd\.load_model\(path\): .*\nOr wrap the optimizer again: ",
     ):
         model.save(path)
         with pytest.raises(GuardError, match=cure):
@@ -126,7 +126,7 @@ def test_model_that_was_loaded_by_keras(library, tmp_path):
 
 
 @LIBRARIES
-def test_tape_that_reduces_needs_no_wrapped_optimizer(library):
+def test_distributed_tape_with_a_plain_optimizer_passes(library):
     model = make_model(library)
     own_loop(
         model,
@@ -136,7 +136,7 @@ def test_tape_that_reduces_needs_no_wrapped_optimizer(library):
     hvd.check_weights(model)
 
 
-def test_reduction_in_a_function_that_is_called():
+def test_reduction_in_a_called_function_counts():
     model = make_model(keras)
     optimizer = keras.optimizers.SGD(0.1)
     optimizer.build(model.trainable_variables)
@@ -149,7 +149,7 @@ def test_reduction_in_a_function_that_is_called():
 
     @tf.function(autograph=False)
     def step(x):
-        with tf.GradientTape() as tape:  # of something else
+        with tf.GradientTape() as tape:  # of other computations
             tape.watch(x)
             penalty = tf.reduce_sum(x * x)
         gradients = compute(x + 0.0 * tape.gradient(penalty, x))
@@ -159,7 +159,7 @@ def test_reduction_in_a_function_that_is_called():
     hvd.check_weights(model)
 
 
-def test_gradients_from_outside_of_the_function():
+def test_gradients_from_outside_the_function():
     variables = [keras.Variable(np.ones(3, "float32"))]
     optimizer = keras.optimizers.SGD(1.0)
     optimizer.build(variables)
@@ -174,7 +174,7 @@ def test_gradients_from_outside_of_the_function():
 
 @pytest.mark.ranks(2)
 @LIBRARIES
-def test_broadcast_that_was_forgotten(library):
+def test_missing_broadcast_is_reported(library):
     model = make_model(library, equal=False)
     text = (
         r"(?s)^Broadcast .*differ in 4 of 4 variables, first in .*kernel.*: "
@@ -185,7 +185,7 @@ def test_broadcast_that_was_forgotten(library):
 
 
 @pytest.mark.ranks(2)
-def test_branch_that_depends_on_the_rank():
+def test_branch_that_depends_on_the_rank_is_reported():
     model = make_model(keras)
 
     class Change(keras.callbacks.Callback):
@@ -193,13 +193,13 @@ def test_branch_that_depends_on_the_rank():
             if hvd.rank() == 1 and batch == 1:
                 self.model.layers[-1].bias.assign_add([1e-6])
 
-    text = r"(?s)depend on the rank\..*differ in .*: rank.* 1.* differs? from "
+    text = r"(?s)callbacks on all ranks\..*differ in .*: rank.* 1.* differs? from "
     with pytest.raises(GuardError, match=text):
         fit(model, callbacks=[Change()])
 
 
 @pytest.mark.ranks(2)
-def test_update_past_the_hooks():
+def test_update_that_bypasses_the_hooks_is_reported():
     class Own(keras.optimizers.SGD):
         def _overwrite_variables_directly_with_gradients(self, grads, trainable_variables):
             for gradient, variable in zip(grads, trainable_variables, strict=True):
@@ -213,8 +213,8 @@ def test_update_past_the_hooks():
 
 
 @LIBRARIES
-def test_what_may_differ(library):
-    """Moving statistics, seeds, metrics and local variables are each rank's own."""
+def test_local_values_may_differ(library):
+    """Moving statistics, seeds, metrics and local variables may differ between ranks."""
     layers = [library.layers.BatchNormalization(), library.layers.Dropout(0.5, seed=hvd.rank())]
     model = make_model(library, layers=layers)
     last = model.layers[-1]
@@ -226,7 +226,7 @@ def test_what_may_differ(library):
 
 
 @LIBRARIES
-def test_turned_off(library, monkeypatch):
+def test_guard_turned_off(library, monkeypatch):
     model = make_model(library, equal=False)
     model.compile(library.optimizers.SGD(0.1), "mse")
     with hvd.unguarded():
@@ -237,7 +237,7 @@ def test_turned_off(library, monkeypatch):
     fit(model)
 
 
-def test_evaluate_and_predict_are_not_watched():
+def test_evaluate_and_predict_are_not_checked():
     model = make_model(keras, equal=False)
     model.compile("sgd", "mse")
     if hvd.rank() == 0:

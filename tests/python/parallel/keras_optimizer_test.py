@@ -1,4 +1,4 @@
-"""tf_hvd.keras.DistributedOptimizer: what is reduced, how often, and what stays Keras' own."""
+"""The gradients that DistributedOptimizer reduces, how often, and what Keras does."""
 
 import copy
 import functools
@@ -14,6 +14,7 @@ from finished import finished
 import tf_hvd
 import tf_hvd.keras as hvd
 from tf_hvd.core import log
+from tf_hvd.horovod import tf_keras as values
 from tf_hvd.keras import compat
 
 pytestmark = [pytest.mark.framework, pytest.mark.jobs(2)]
@@ -38,7 +39,7 @@ def apply(optimizer, variables, gradients=None):
 
 
 def assert_updated(variables, factor=1.0):
-    """One SGD step of learning rate 1 with the mean gradient."""
+    """Checks one SGD step with learning rate 1 and the mean gradient."""
     for i, variable in enumerate(variables):
         change = mean(lambda r, i=i: i + 1.0 + r) * factor
         np.testing.assert_array_equal(variable.numpy(), np.full(variable.shape, 1.0 - change))
@@ -76,8 +77,8 @@ def test_apply_gradients_by_hand(make, in_function):
     assert_updated(variables)
 
 
-def test_aggregation_that_is_skipped():
-    """The caller says that the gradients are reduced already."""
+def test_skipped_aggregation():
+    """The caller declares that the gradients are already reduced."""
     optimizer, variables = sgd(tf_keras), make_variables(tf_keras)
     pairs = list(zip(gradients_of(variables, hvd.rank()), variables, strict=True))
     optimizer.apply_gradients(pairs, skip_gradients_aggregation=True)
@@ -85,8 +86,8 @@ def test_aggregation_that_is_skipped():
         np.testing.assert_array_equal(variable, np.full(variable.shape, -float(i + hvd.rank())))
 
 
-def test_variable_that_is_overwritten_by_its_gradient():
-    """As Keras' float8 scales are: each rank keeps its own, and the others are reduced."""
+def test_variable_overwritten_by_its_gradient_stays_local():
+    """Like Keras' float8 scales: each rank keeps its own, and other gradients are reduced."""
     optimizer, variables = sgd(keras), make_variables(count=3)
     variables[2].overwrite_with_gradient = True
     gradients = gradients_of(variables, hvd.rank())
@@ -96,7 +97,7 @@ def test_variable_that_is_overwritten_by_its_gradient():
 
 
 @pytest.mark.parametrize("library", [tf_keras, tf_keras.optimizers.legacy])
-def test_minimize(library):
+def test_minimize_reduces_gradients(library):
     variables = make_variables(tf_keras)
 
     def loss():
@@ -108,7 +109,7 @@ def test_minimize(library):
     assert_updated(variables)
 
 
-def test_the_instance_stays_what_it_is(make):
+def test_wrapping_returns_the_same_instance(make):
     plain, optimizer = make("Adam"), make("Adam")
     result = hvd.DistributedOptimizer(optimizer)
     assert result is optimizer
@@ -117,7 +118,7 @@ def test_the_instance_stays_what_it_is(make):
     assert unnamed[0] == unnamed[1]
 
 
-def test_state_from_before_is_kept(make):
+def test_existing_state_is_kept(make):
     optimizer = make("SGD", learning_rate=1.0, momentum=0.5)
     variables = variables_for(optimizer)
     with hvd.unguarded():
@@ -130,7 +131,7 @@ def test_state_from_before_is_kept(make):
     assert int(optimizer.iterations.numpy()) == 2
 
 
-def test_wrapped_twice(make):
+def test_wrapping_twice_is_refused(make):
     optimizer = hvd.DistributedOptimizer(make("SGD"))
     with pytest.raises(ValueError, match="twice"):
         hvd.DistributedOptimizer(optimizer)
@@ -138,7 +139,7 @@ def test_wrapped_twice(make):
         tf_hvd.DistributedOptimizer(optimizer)
 
 
-def test_nested_and_wrapped_twice():
+def test_wrapping_a_nested_optimizer_twice_is_refused():
     outer = keras.optimizers.LossScaleOptimizer(hvd.DistributedOptimizer(keras.optimizers.SGD()))
     with pytest.raises(ValueError, match="twice"):
         hvd.DistributedOptimizer(outer)
@@ -160,10 +161,10 @@ def test_wrong_arguments(options, error, text):
     assert compat.synchronizer_of(optimizer) is None
 
 
-def test_not_an_optimizer():
+def test_other_objects_are_refused():
     cures = {
         "adam": r"keras\.optimizers\.get\('adam'\)",
-        keras.optimizers.SGD: r"pass SGD\(",
+        keras.optimizers.SGD: r"Pass SGD\(",
         object(): r"keras\.optimizers",
     }
     for wrong, cure in cures.items():
@@ -176,13 +177,13 @@ def test_not_an_optimizer():
 @pytest.mark.parametrize(
     "options", [{"groups": 1}, {"groups": 2}, {"compression": hvd.Compression.fp16}]
 )
-def test_options(library, options):
+def test_options_of_the_reduction(library, options):
     optimizer, variables = sgd(library, **options), make_variables(library)
     apply(optimizer, variables)
     assert_updated(variables)
 
 
-def test_sum_of_the_delegating_name():
+def test_op_sum():
     optimizer = tf_hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), op=tf_hvd.Sum, groups=1)
     variables = make_variables()
     apply(optimizer, variables)
@@ -201,7 +202,7 @@ def test_groups_of_variables(library):
     operations = step.get_concrete_function().graph.get_operations()
     found = [op for op in operations if op.type == "HorovodGroupedAllreduce"]
     assert [len(op.outputs) for op in found] == ([2, 1, 1] if hvd.size() > 1 else [])
-    # Keras counts its optimizers for itself: no such number may be in a request's name.
+    # Keras numbers its optimizers in each process: the number must not be in a request's name.
     assert not [op.name for op in found if optimizer.name.lower() in op.name.split("/")]
 
 
@@ -220,7 +221,7 @@ def test_local_variable(library, scale):
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("library", [keras, tf_keras])
 @pytest.mark.parametrize("in_function", [False, True])
-def test_gradient_that_is_none_on_one_rank(library, in_function):
+def test_gradient_is_none_on_one_rank(library, in_function):
     variables = make_variables(library)
     optimizer = sgd(library)
     optimizer.build(variables)
@@ -237,7 +238,7 @@ def test_gradient_that_is_none_on_one_rank(library, in_function):
 
 
 @pytest.mark.parametrize("library", [keras, tf_keras])
-def test_gradient_that_is_none_everywhere(library):
+def test_gradient_is_none_on_all_ranks(library):
     variables, optimizer = make_variables(library), sgd(library)
     apply(optimizer, variables, [gradients_of(variables, hvd.rank())[0], None])
     assert_updated(variables[:1])
@@ -245,7 +246,7 @@ def test_gradient_that_is_none_everywhere(library):
 
 
 def count_reductions(optimizer, calls, variables):
-    """Reductions in this many calls of a compiled step."""
+    """Counts the reductions in this many calls of a compiled step."""
     before = compat.synchronizer_of(optimizer).updates
     optimizer.build(variables)
     step = tf.function(lambda: apply(optimizer, variables), autograph=False)
@@ -266,7 +267,7 @@ def count_reductions(optimizer, calls, variables):
         ({"weight_decay": 0.1}, 4),
     ],
 )
-def test_once_in_each_update(options, expected):
+def test_one_reduction_per_update(options, expected):
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1, **options))
     assert count_reductions(optimizer, 4, make_variables()) == expected
 
@@ -326,7 +327,7 @@ def test_all_ranks_of_tf_keras_skip_together():
     assert_updated(variables)
 
 
-def test_copies_are_plain():
+def test_copies_are_not_distributed():
     optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam())
     again = type(optimizer).from_config(optimizer.get_config())
     assert compat.synchronizer_of(again) is None
@@ -334,7 +335,7 @@ def test_copies_are_plain():
 
 
 @pytest.mark.parametrize("check", ["updates", "none"])
-def test_weights_are_compared_every_so_many_updates(check):
+def test_weights_are_compared_at_an_interval(check):
     variables = make_variables()
     optimizer = sgd(keras, check_weights_steps=2 if check == "updates" else 0)
     apply(optimizer, variables)
@@ -351,7 +352,7 @@ def build_and_fit(library):
     library.utils.set_random_seed(3)
     model = library.Sequential([library.Input([3]), library.layers.Dense(1)])
     hvd.broadcast_variables(model.variables, 0)
-    loss = library.losses.MeanSquaredError()  # Keras 3 cannot load "mse" from HDF5
+    loss = library.losses.MeanSquaredError()  # because Keras 3 cannot load "mse" from HDF5
     model.compile(hvd.DistributedOptimizer(library.optimizers.Adam(0.1)), loss)
     model.fit(np.ones([4, 3]), np.ones([4, 1]), batch_size=2, verbose=0)
     return model
@@ -397,7 +398,7 @@ def test_load_model_wraps_again(library, suffix, tmp_path):
     assert type(loaded).__module__.startswith(f"{library.__name__}.")
     assert int(loaded.optimizer.iterations.numpy()) == 2
     if library is keras and suffix == ".h5":
-        return  # Keras 3.15 cannot go on with an optimizer from HDF5, wrapped or plain
+        return  # Keras 3.15 cannot resume with an optimizer from HDF5, wrapped or not
     loaded.fit(np.ones([2, 3]) * hvd.rank(), np.ones([2, 1]), batch_size=2, verbose=0)
     hvd.check_weights(loaded)
 
@@ -425,7 +426,7 @@ def test_load_model_with_options_of_the_optimizer(tmp_path):
     np.testing.assert_array_equal(loaded.get_weights()[0], np.full([3, 1], 0.5 * hvd.size()))
 
 
-def test_a_file_has_its_writers_part_of_an_update(tmp_path):
+def test_saved_model_has_the_writers_partial_sums(tmp_path):
     model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1, kernel_initializer="zeros")])
     rank, size = hvd.rank(), hvd.size()
     sgd = keras.optimizers.SGD(0.5, gradient_accumulation_steps=2)
@@ -444,8 +445,8 @@ def test_a_file_has_its_writers_part_of_an_update(tmp_path):
 
 
 @pytest.mark.parametrize("inner", [False, True])
-def test_optimizers_of_one_name_check_at_the_same_time(inner, rank):
-    """A random program found it: with equal names, one's check was taken for the other's."""
+def test_optimizers_with_equal_names_check_at_the_same_time(inner, rank):
+    """Regression, found by a random program: one optimizer's check was matched with the other's."""
     variables = [keras.Variable(np.ones([8]), name="w", dtype="float64") for _ in range(4)]
     optimizers = [
         hvd.DistributedOptimizer(keras.optimizers.SGD(0.25), check_weights_steps=2)
@@ -475,10 +476,10 @@ def test_optimizers_of_one_name_check_at_the_same_time(inner, rank):
 
 @pytest.mark.parametrize("gpu", [True, False])
 def test_jit_compile(gpu, monkeypatch, caplog):
-    """Where Keras' default compiles, on a GPU, rank 0 says once that it does not."""
+    """Where Keras would compile by default, on a GPU, rank 0 logs once that it does not."""
     log._once.cache_clear()
     model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
-    # On a machine with a GPU "auto" compiles.
+    # On a machine with a GPU, "auto" compiles.
     monkeypatch.setattr("keras.src.trainers.trainer.model_supports_jit", lambda _: True)
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda *_: [FakeGpu] * gpu)
     with hvd.unguarded():
@@ -507,10 +508,10 @@ COMPILED = {
 
 
 def trained_model(library, jit, wrap=None, embeds=False, half=False, more=False, **optimizer):
-    """The weights after some steps, of which the last of each epoch has fewer samples.
+    """The weights after some steps; the last step of each epoch has fewer samples.
 
     Args:
-      more: to evaluate, and to train on a single batch, besides.
+      more: whether to evaluate, and to train on a single batch, as well.
     """
     library.utils.set_random_seed(5)
     layers = library.layers
@@ -540,7 +541,7 @@ def trained_model(library, jit, wrap=None, embeds=False, half=False, more=False,
     ("library", "kind"),
     [*((keras, kind) for kind in COMPILED), (tf_keras, "half, clipped")],
 )
-def test_compiled_steps_train_as_others(library, kind):
+def test_compiled_steps_equal_other_steps(library, kind):
     compiled = trained_model(library, True, **COMPILED[kind])
     plain = trained_model(library, False, **COMPILED[kind])
     for ours, wanted in zip(compiled, plain, strict=True):
@@ -552,7 +553,7 @@ def test_compiled_steps_train_as_others(library, kind):
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("library", [keras, tf_keras])
 def test_weights_are_compared_in_a_compiled_step(library, rank):
-    """Of updates 1 to 5 in one fit, those before the third and the fifth look."""
+    """With an interval, updates 1 to 5 of one fit are checked before the third and the fifth."""
     model = library.Sequential([library.Input([3]), library.layers.Dense(1, name="head")])
     optimizer = hvd.DistributedOptimizer(library.optimizers.SGD(0.01), check_weights_steps=2)
     model.compile(optimizer, "mse", jit_compile=True)
@@ -564,11 +565,11 @@ def test_weights_are_compared_in_a_compiled_step(library, rank):
         model.fit(*data, batch_size=2, verbose=0)
 
 
-def test_values():
+def test_horovod_keras_collectives_on_values():
     total = sum(range(1, hvd.size() + 1))
-    assert float(hvd.allreduce(float(hvd.rank() + 1), op=hvd.Sum)) == total
-    assert float(hvd.allreduce(float(hvd.rank() + 1), average=True)) == total / hvd.size()
-    assert list(np.asarray(hvd.allgather([hvd.rank()]))) == list(range(hvd.size()))
-    assert float(hvd.broadcast(float(hvd.rank() + 1), hvd.size() - 1)) == hvd.size()
+    assert float(values.allreduce(float(hvd.rank() + 1), op=hvd.Sum)) == total
+    assert float(values.allreduce(float(hvd.rank() + 1), average=True)) == total / hvd.size()
+    assert list(np.asarray(values.allgather([hvd.rank()]))) == list(range(hvd.size()))
+    assert float(values.broadcast(float(hvd.rank() + 1), hvd.size() - 1)) == hvd.size()
     with tf.Graph().as_default():
-        assert float(hvd.allreduce(float(hvd.rank() + 1), op=hvd.Sum)) == total
+        assert float(values.allreduce(float(hvd.rank() + 1), op=hvd.Sum)) == total

@@ -1,7 +1,7 @@
-"""Optimizers whose class overrides `apply`, `apply_gradients` or the like, and clips there.
+"""Optimizers with a class that overrides `apply`, `apply_gradients` or the like, and clips there.
 
-Each trains as the same class does in one process with the whole batch, whose update is not linear
-in the gradients: what is clipped before the reduction is another number.
+Each must train like the same class in one process with the whole batch. Its update is not linear in
+the gradients, so clipping before the reduction would change the result.
 """
 
 import keras
@@ -24,7 +24,7 @@ def clipped(gradient):
 
 
 class InApply(keras.optimizers.SGD):
-    """Clips in `apply`; as an optimizer may, it makes what it needs of super's."""
+    """Clips in `apply`; calls super's `apply` with named arguments, as an optimizer may."""
 
     def apply(self, grads, trainable_variables=None):
         return super().apply([clipped(g) for g in grads], trainable_variables)
@@ -64,7 +64,7 @@ class WithoutSuper(keras.optimizers.SGD):
 
 
 class Twice(keras.optimizers.SGD):
-    """Two updates of one gradient."""
+    """Makes two updates with one gradient."""
 
     def apply(self, grads, trainable_variables=None):
         super().apply([clipped(g) for g in grads], trainable_variables)
@@ -72,7 +72,7 @@ class Twice(keras.optimizers.SGD):
 
 
 class ByParts(keras.optimizers.SGD):
-    """An update for each variable."""
+    """Makes one update per variable."""
 
     def apply(self, grads, trainable_variables=None):
         if not self.built:
@@ -82,7 +82,7 @@ class ByParts(keras.optimizers.SGD):
 
 
 class Sharpness(keras.optimizers.SGD):
-    """SAM: the gradient at other weights, which the method computes of the batch itself."""
+    """SAM: uses the gradient at other weights, which the method computes from the batch itself."""
 
     def apply(self, grads, trainable_variables=None):
         size = tf.linalg.global_norm(grads)
@@ -96,7 +96,7 @@ class Sharpness(keras.optimizers.SGD):
 
 
 class SharpnessInTwo(keras.optimizers.SGD):
-    """The same by super's: the first update goes away, the second comes back."""
+    """SAM by super's methods: the first update moves the weights, the second moves them back."""
 
     def apply(self, grads, trainable_variables=None):
         kept = [tf.identity(v) for v in trainable_variables]
@@ -132,7 +132,7 @@ class InLegacyMinimize(legacy.SGD):
 
 
 class Branching(keras.optimizers.SGD):
-    """A branch that AutoGraph makes a tf.cond of, where it does so without tf_hvd."""
+    """Has a branch that AutoGraph converts to a tf.cond, if it does so without tf_hvd."""
 
     def apply_gradients(self, grads_and_vars):
         pairs = list(grads_and_vars)
@@ -151,7 +151,7 @@ TF_KERAS = (OfTfKeras, OfLegacy, InMinimize, InLegacyMinimize)
 
 
 def rows_of(step, mine):
-    """Numbers of a step's batch: this rank's share, or all."""
+    """The inputs of a step: this rank's share, or all."""
     generator = np.random.default_rng(step)
     x, y = generator.standard_normal((ROWS, 3)), generator.standard_normal(ROWS)
     share = ROWS // hvd.size()
@@ -180,7 +180,7 @@ def make_variables(library):
 
 
 def train(optimizer, library, mine, in_function=True, passes=1, built=False, converted=False):
-    """The variables after some steps; `passes` as one process has them: the sum of batches."""
+    """The variables after some steps; one process sums the batches of `passes`."""
     variables = make_variables(library)
     if in_function or built:
         build = getattr(optimizer, "build", None) or optimizer._create_all_weights
@@ -208,28 +208,28 @@ def train(optimizer, library, mine, in_function=True, passes=1, built=False, con
 
 
 def assert_as_one_process(make, library=keras, passes=1, wrap=hvd.DistributedOptimizer, **how):
-    """The optimizers that `make` makes train the same, alone and on all ranks."""
+    """Checks that the optimizers from `make` train the same in one process and on all ranks."""
     with hvd.unguarded():
-        alone = train(make(), library, False, in_function=False, passes=passes)
+        single = train(make(), library, False, in_function=False, passes=passes)
     together = train(wrap(make()), library, True, **how)
-    for a, b in zip(together, alone, strict=True):
+    for a, b in zip(together, single, strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
-    assert np.abs(alone[0] - np.asarray(make_variables(library)[0])).max() > 1e-3
+    assert np.abs(single[0] - np.asarray(make_variables(library)[0])).max() > 1e-3
 
 
 @pytest.mark.parametrize("in_function", [False, True], ids=["eager", "function"])
 @pytest.mark.parametrize("kind", KERAS + TF_KERAS, ids=lambda kind: kind.__name__)
-def test_a_method_of_the_users_clips_what_all_have_computed(kind, in_function):
+def test_users_method_clips_reduced_gradients(kind, in_function):
     library = keras if kind in KERAS else tf_keras
     assert_as_one_process(lambda: kind(0.5), library, in_function=in_function)
 
 
-def test_a_method_of_the_users_is_converted_as_without_us():
+def test_autograph_converts_users_method_as_usual():
     assert_as_one_process(lambda: Branching(0.5), converted=True)
 
 
 @pytest.mark.parametrize("kind", [InApply, InApplyGradients, OfTfKeras], ids=lambda k: k.__name__)
-def test_the_sum_of_passes_is_reduced_and_clipped_once(kind):
+def test_sum_of_passes_is_reduced_and_clipped_once(kind):
     def wrap(optimizer):
         return hvd.DistributedOptimizer(optimizer, backward_passes_per_step=2)
 
@@ -248,8 +248,8 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", list(CASES))
-def test_options_of_keras(name):
-    """Keras accumulates behind the method: each of its passes is clipped, and reduced."""
+def test_accumulation_options_of_keras(name):
+    """Keras accumulates after the method: each pass is clipped and reduced."""
     kind, options = CASES[name]
     assert_as_one_process(
         lambda: kind(0.5, **options), built=not options, in_function=bool(options)
@@ -270,20 +270,20 @@ def test_loss_scaling(library, outside):
 
     if outside:
         with hvd.unguarded():
-            alone = train(scaled(kind(0.5)), module, False, in_function=False)
+            single = train(scaled(kind(0.5)), module, False, in_function=False)
         together = train(scaled(hvd.DistributedOptimizer(kind(0.5))), module, True, False)
     else:
         with hvd.unguarded():
-            alone = train(scaled(kind(0.5)), module, False, in_function=False)
+            single = train(scaled(kind(0.5)), module, False, in_function=False)
         optimizer = scaled(kind(0.5))
         hvd.DistributedOptimizer(getattr(optimizer, "inner", optimizer))
         together = train(optimizer, module, True, in_function=False)
-    for a, b in zip(together, alone, strict=True):
+    for a, b in zip(together, single, strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
 
 
 class Unscaling:
-    """What a program does around a LossScaleOptimizer of tf_keras."""
+    """Scales and unscales like a program with a LossScaleOptimizer of tf_keras."""
 
     def __init__(self, inner):
         self.inner = inner
@@ -297,7 +297,7 @@ class Unscaling:
 
 
 class ClipsAround(keras.optimizers.Optimizer):
-    """An optimizer around another one, which clips what it hands on."""
+    """An optimizer that wraps another one, and clips the gradients that it passes on."""
 
     def __init__(self, inner_optimizer):
         super().__init__(learning_rate=0.0)
@@ -343,23 +343,23 @@ MAKERS = {
     ("name", "passes"),
     [*((name, 1) for name in MAKERS), ("around an optimizer", 2), ("around several", 2)],
 )
-def test_optimizers_around_others(name, passes):
+def test_optimizers_that_wrap_others(name, passes):
     def wrap(optimizer):
         return hvd.DistributedOptimizer(optimizer, backward_passes_per_step=passes)
 
     assert_as_one_process(MAKERS[name], passes=passes, wrap=wrap)
 
 
-def test_own_gradients_where_a_second_sum_would_be_wrong():
-    """In a function it is seen where gradients come from; eagerly it is said."""
+def test_own_gradients_with_op_sum():
+    """In a function, the origin of gradients is visible; in eager mode an error is raised."""
 
     def wrap(optimizer):
         return hvd.DistributedOptimizer(optimizer, op=tf_hvd.Sum)
 
     with hvd.unguarded():
-        alone = train(Sharpness(0.125 * hvd.size()), keras, False, in_function=False)
-    together = train(wrap(Sharpness(0.125)), keras, True)  # Keras keeps the rate as float32
-    for a, b in zip(together, alone, strict=True):
+        single = train(Sharpness(0.125 * hvd.size()), keras, False, in_function=False)
+    together = train(wrap(Sharpness(0.125)), keras, True)  # Keras stores the rate as float32
+    for a, b in zip(together, single, strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
     with pytest.raises(ValueError, match=r"Sharpness.*op=Average"):
         train(wrap(Sharpness(0.5)), keras, True, in_function=False)
@@ -367,7 +367,7 @@ def test_own_gradients_where_a_second_sum_would_be_wrong():
 
 @pytest.mark.parametrize("in_function", [False, True], ids=["eager", "function"])
 def test_local_and_missing_gradients(in_function):
-    """A local variable's gradient stays; one that is None does as well."""
+    """A local variable's gradient stays local, and None stays None."""
     optimizer = hvd.DistributedOptimizer(InApply(1.0))
     variables = [keras.Variable(np.zeros(2), dtype="float64") for _ in range(4)]
     optimizer.register_local_var(variables[1])
@@ -406,15 +406,15 @@ def test_fit_counts_updates_and_load_model_hooks_again(kind, tmp_path, float64):
             model.fit(*rows(mine), batch_size=size, shuffle=False, epochs=1, verbose=0)
 
         with hvd.unguarded():
-            alone = model_of(kind(0.5))
+            single = model_of(kind(0.5))
             for _ in range(2):
-                fit(alone, False)
+                fit(single, False)
         model = model_of(hvd.DistributedOptimizer(kind(0.5)))
         fit(model, True)
         path = tmp_path / f"{hvd.rank()}.keras"
         model.save(path)
         loaded = hvd.load_model(path, custom_optimizers=[kind])
         fit(loaded, True)
-        for a, b in zip(loaded.get_weights(), alone.get_weights(), strict=True):
+        for a, b in zip(loaded.get_weights(), single.get_weights(), strict=True):
             np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
         assert int(loaded.optimizer.iterations.numpy()) == 2 * STEPS

@@ -1,4 +1,4 @@
-"""A `fit` that was interrupted and goes on is, to the bit, one that was not."""
+"""A `fit` that is interrupted and resumed equals an uninterrupted one, to the bit."""
 
 import os
 import pathlib
@@ -33,12 +33,12 @@ def rank():
 
 @pytest.fixture
 def folder(tmp_path):
-    """One of rank 0, which the others need not see; they know its name."""
+    """Rank 0's folder; the other ranks know its name, but do not need access."""
     return hvd.broadcast_object(str(tmp_path), 0) + f"/backup_{hvd.rank()}"
 
 
 def data(rank):
-    """Shuffled: its order is another one in each epoch."""
+    """Shuffled data: each epoch has another order."""
     numbers = np.random.default_rng(rank)
     x = numbers.normal(size=(4 * BATCHES, 3)).astype("float32")
     dataset = tf.data.Dataset.from_tensor_slices((x, x[:, :1] + 1.0))
@@ -46,7 +46,7 @@ def data(rank):
 
 
 class Counts:
-    """A callback of the program's own: it remembers what it names."""
+    """A callback of the program, which lists its attributes for backups."""
 
     def __new__(cls, flavour):
         def begin(self, logs=None):
@@ -70,11 +70,11 @@ class Interrupt:
 
 
 class Program:
-    """What a process does before its `fit`, with callbacks in one order."""
+    """A process' code before its `fit`, with callbacks in one order."""
 
     def __init__(self, flavour, folder, order=(0, 1, 2, 3, 4), save_freq="epoch", **options):
         rank = hvd.rank()
-        flavour.utils.set_random_seed(7 + rank)  # other ones on each rank
+        flavour.utils.set_random_seed(7 + rank)  # different on each rank
         self.model = make_model(flavour, **options)
         ours, theirs = callbacks.of(flavour), flavour.callbacks
         self.plateau = theirs.ReduceLROnPlateau("val_loss", 0.5, patience=2, min_delta=1e3)
@@ -99,7 +99,7 @@ class Program:
         return self
 
     def state(self):
-        """All that the next epoch would depend on."""
+        """The state on which the next epoch depends."""
         model = self.model
         variables = [*model.weights, *model.variables, *variables_of(model.optimizer)]
         values = [np.asarray(tf.convert_to_tensor(v)) for v in variables]
@@ -158,9 +158,9 @@ ANY_SIZE = [("keras", "both", ("first",)), ("tf_keras", "half", ("between",))]
     [pytest.param(*case, marks=pytest.mark.jobs(2)) for case in CASES]
     + [pytest.param(*case, marks=pytest.mark.jobs(1, 2, 3)) for case in ANY_SIZE],
 )
-def test_a_resumed_fit_is_one_that_was_not_interrupted(library, kind, orders, folder):
-    """Halved rates, patience, dropout, the order of the data, incomplete updates, wherever the
-    backup stands among the callbacks."""
+def test_resumed_fit_equals_an_uninterrupted_one_to_the_bit(library, kind, orders, folder):
+    """Covers halved rates, patience, dropout, the order of the data, and incomplete updates, with
+    the backup at any position among the callbacks."""
     flavour, options = KERAS[library], KINDS[kind]
     wanted = Program(flavour, folder + "_reference", **options).fit()
     assert len(wanted.history["loss"]) == 6  # stopped early
@@ -171,12 +171,12 @@ def test_a_resumed_fit_is_one_that_was_not_interrupted(library, kind, orders, fo
         assert_equal(ours.state(), state)
         for name, values in ours.history.items():
             assert values == wanted.history[name][3:]
-        assert ours.counts.epochs_here == 3  # since this process began
+        assert ours.counts.epochs_here == 3  # in this process
         assert not os.path.exists(f"{folder}/tf_hvd_ranks")
 
 
-def test_a_resume_between_swaps_of_averages(folder):
-    """The backup had the averages as weights, and the next swap went the wrong way."""
+def test_resume_between_swaps_of_averages(folder):
+    """Regression: the backup had averages as weights, and the next swap went the wrong way."""
 
     def train(path, *extra):
         keras.utils.set_random_seed(5)
@@ -196,7 +196,7 @@ def test_a_resume_between_swaps_of_averages(folder):
 
 
 class InterruptAt:
-    """Interrupts when batches of epochs begin, each once; `begun`: where each `fit` began."""
+    """Interrupts when certain batches begin, once each; `begun`: where each `fit` began."""
 
     def __new__(cls, flavour, *places):
         left = list(places)
@@ -220,16 +220,16 @@ class InterruptAt:
         return type("InterruptAt", (flavour.callbacks.Callback,), hooks)()
 
 
-# A backup is made after each second batch, of three: written before the next one begins, or at the
-# end of the epoch, and so behind the callback that interrupts.
+# A backup is made after every second batch, of three. It is written before the next batch begins,
+# or at the end of the epoch, and therefore after the callback that interrupts.
 PLACES = ((1, 0), (1, 1), (3, 2))
 
 
 @pytest.mark.parametrize("added_up", ["by Keras", "by us"])
-def test_a_fit_goes_on_in_the_middle_of_an_epoch(flavour, folder, added_up):
-    """To the bit, with its metrics; Keras 3 went back to epoch 0 at the second interruption."""
+def test_fit_resumes_within_an_epoch(flavour, folder, added_up, rank, caplog):
+    """Regression: Keras 3 went back to epoch 0 at the second interruption."""
     if added_up == "by Keras" and flavour is not keras:
-        pytest.skip("tf_keras adds nothing up")
+        pytest.skip("tf_keras does not accumulate")
     kept_by_keras = {"policy": "mixed_float16", "accumulate": 2}
     options = kept_by_keras if added_up == "by Keras" else {"passes": 4}
     wanted = Program(flavour, folder + "_reference", save_freq=2, **options).fit()
@@ -239,14 +239,20 @@ def test_a_fit_goes_on_in_the_middle_of_an_epoch(flavour, folder, added_up):
         with pytest.raises(KeyboardInterrupt):
             Program(flavour, folder, save_freq=2, **options).fit(interrupt)
     ours = Program(flavour, folder, save_freq=2, **options).fit(interrupt)
+    # Resuming was silent.
+    told = [line for line in caplog.messages if line.endswith(folder)]
+    places = ["epoch 1, batch 3", "epoch 2", "epoch 4"]
+    if flavour is tf_keras:  # it counts the batches of each epoch separately
+        places = ["epoch 1, batch 3", "epoch 1, batch 3", "epoch 4, batch 2"]
+    assert told == [f"tf_hvd, rank 0: resumed at {p}, from {folder}" for p in places] * (rank == 0)
     assert_equal(ours.state(), state)
     for name, values in ours.history.items():
         assert values == wanted.history[name][-len(values) :]
     assert any(batch for _, batch in interrupt.begun)
 
 
-def test_a_resumed_epoch_without_an_update(folder):
-    """Its batches are passes of one update. The guard took for updates what was restored."""
+def test_resumed_epoch_without_an_update(folder):
+    """Its batches are passes of one update. Regression: the guard counted restored updates."""
     options = {"save_freq": 1, "accumulate": 4}
     with pytest.raises(KeyboardInterrupt):
         Program(keras, folder, **options).fit(InterruptAt(keras, (1, 2)))
@@ -255,7 +261,7 @@ def test_a_resumed_epoch_without_an_update(folder):
     assert watch.begun[0] == (1, 1)
 
 
-def test_an_epoch_starts_over_where_the_ranks_back_up_differently(flavour, folder, rank):
+def test_epoch_restarts_if_ranks_have_different_backup_options(flavour, folder, rank):
     options = {"save_freq": 2 if rank == 0 else 1}
     with pytest.raises(KeyboardInterrupt):
         Program(flavour, folder, **options).fit(InterruptAt(flavour, (1, 2)))
@@ -265,8 +271,8 @@ def test_an_epoch_starts_over_where_the_ranks_back_up_differently(flavour, folde
 
 
 @pytest.mark.jobs(2)
-def test_an_interrupted_fit_that_is_called_again(flavour, folder):
-    """Without the guard, rank 1 read what it had received at first, and began with epoch 0."""
+def test_interrupted_fit_called_again(flavour, folder):
+    """Regression: without the guard, rank 1 read old files, and began with epoch 0."""
     model, begun, interrupts = make_model(flavour), [], [2]
 
     def begin(self, epoch, logs=None):
@@ -292,7 +298,7 @@ def test_an_interrupted_fit_that_is_called_again(flavour, folder):
 
 
 def rewrite(folder, change):
-    """Changes what rank 0 has written beside the backup."""
+    """Changes the file that rank 0 has written next to the backup."""
     path = pathlib.Path(folder) / "tf_hvd_ranks"
     if hvd.rank() == 0:
         contents = plain_values.loads(path.read_bytes())
@@ -301,11 +307,12 @@ def rewrite(folder, change):
     hvd.barrier()
 
 
-def test_resume_with_another_number_of_ranks(folder):
-    """All is rank 0's; the random numbers are each rank's own new ones."""
+def test_resume_with_another_number_of_ranks(folder, rank, caplog):
+    """All state is rank 0's; each rank gets new random numbers."""
     with pytest.raises(KeyboardInterrupt):
         Program(keras, folder).fit(Interrupt(keras, 3))
     rewrite(folder, lambda contents: contents["ranks"].append(contents["ranks"][0]))
+    caplog.clear()
     drawn = []
 
     def draw(self, epoch, logs=None):
@@ -318,21 +325,22 @@ def test_resume_with_another_number_of_ranks(folder):
     expected = fresh.random()
     program.fit(look)
     assert drawn[0] == expected
-    assert len(program.history["loss"]) == 3  # patience went on
+    assert (f"resumed at epoch 4, from {folder}" in caplog.text) == (rank == 0)
+    assert len(program.history["loss"]) == 3  # patience was restored
     assert len(program.counts.losses) == 6
     hvd_keras.check_weights(program.model)
 
 
-def test_a_file_of_another_moment_is_not_used(folder, rank, caplog):
+def test_rank_states_of_another_backup_are_ignored(folder, rank, caplog):
     with pytest.raises(KeyboardInterrupt):
         Program(keras, folder).fit(Interrupt(keras, 3))
     rewrite(folder, lambda contents: contents.update(updates=contents["updates"] - 1))
     program = Program(keras, folder).fit()
     assert len(program.history["loss"]) == 5  # epochs 3 to 7
-    assert ("does not belong to the model" in caplog.text) == (rank == 0)
+    assert ("does not match the model" in caplog.text) == (rank == 0)
 
 
-def test_what_cannot_be_backed_up_is_told(folder):
+def test_unsupported_attribute_is_reported(folder):
     program = Program(keras, folder)
     program.counts.backup_attributes = ("model",)
     with pytest.raises(TypeError, match=r"Counts: cannot back up model \("):
@@ -340,8 +348,8 @@ def test_what_cannot_be_backed_up_is_told(folder):
 
 
 @pytest.mark.parametrize("suffix", [".keras", ".h5"])
-def test_load_model_goes_on_with_its_loss_scale(flavour, suffix, tmp_path):
-    """Whatever the policy is when it is loaded; or says that it cannot."""
+def test_load_model_restores_the_loss_scale(flavour, suffix, tmp_path):
+    """Under any current policy; or raises if it cannot."""
     own = getattr(flavour, "config", None)
     if own is not None:
         policy, set_policy = own.dtype_policy, own.set_dtype_policy

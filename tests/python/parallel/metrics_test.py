@@ -1,4 +1,4 @@
-"""What collectives have taken, while programs run."""
+"""Times and bytes of collectives, while programs run."""
 
 import pathlib
 import threading
@@ -16,7 +16,7 @@ STEPS = 12
 
 
 def scalars_of(folder):
-    """Values of each tag that TensorBoard would show, in order."""
+    """The values of each tag that TensorBoard would show, in order."""
     found = {}
     for file in sorted(pathlib.Path(folder).rglob("events.out.*")):
         for record in tf.data.TFRecordDataset(str(file)):
@@ -53,10 +53,10 @@ def test_a_failed_call_is_counted(rank, size):
 
 
 @pytest.mark.parametrize("before_call", ["early", "in_graph", "end"])
-def test_who_is_waited_for(rank, size, before_call):
-    """The last rank comes 20 ms late to a call of each step: not only to the last one."""
+def test_waiting_time_is_counted_by_rank(rank, size, before_call):
+    """The last rank is 20 ms late for a call in each step, which is not the step's last call."""
     if size == 1:
-        pytest.skip("nobody to wait for")
+        pytest.skip("one rank waits for no other")
     late = size - 1
     hvd.metrics()
 
@@ -74,7 +74,7 @@ def test_who_is_waited_for(rank, size, before_call):
                 hvd.allreduce(tf.ones([10]), name=name)
 
     step()
-    step()  # the first one also has what was called before it
+    step()  # the first step also includes earlier calls
     before = hvd.metrics()
     for _ in range(STEPS):
         step()
@@ -88,13 +88,13 @@ def test_who_is_waited_for(rank, size, before_call):
         if other == late:
             assert ms == 0
         else:
-            assert ms > 15  # nothing bounds how long a busy machine makes it
+            assert ms > 15  # no upper bound: a busy machine may take longer
     assert values["bytes"] == 3 * 40
     assert 0 <= values["exposed_share"] <= 1
     assert values["step_ms"] >= 20
 
 
-def test_nothing_can_be_said_per_step_without_a_step():
+def test_per_step_is_empty_without_a_step():
     now = hvd.metrics()
     assert now.per_step(now) == {}
 
@@ -114,15 +114,15 @@ def test_the_callback_writes_them_for_tensorboard(folder, rank, size):
     if size == 1:
         return
     found = scalars_of(f"{folder}/rank-{rank}")
-    # The second fit does not write over the first. What `fit` asks at its end is no step.
+    # The second fit does not overwrite the first. Requests at the end of `fit` are not a step.
     assert len(found["tf_hvd/bytes"]) == 16
-    # The first steps also have what `fit` asks once.
+    # The first steps also include requests that `fit` makes once.
     assert found["tf_hvd/bytes"][-1] >= 4 * (8 * 4 + 4)
     assert all(value > 0 for value in found["tf_hvd/step_ms"])
     assert set(found) >= {f"tf_hvd/{name}" for name in ("collective_ms", "exposed_share")}
 
 
-def test_a_training_that_was_interrupted_leaves_no_thread(folder):
+def test_an_interrupted_training_leaves_no_thread(folder):
     summaries = StepSummaries(folder, 1)
     summaries.begin()
     before = threading.active_count()
@@ -140,4 +140,4 @@ def test_the_hook_writes_them_for_tensorboard(folder, rank):
                 session.run(total)
     found = scalars_of(f"{folder}/rank-{rank}")
     assert len(found["tf_hvd/bytes"]) == 4
-    assert found["tf_hvd/bytes"][1:] == [20] * 3  # the first ones also have what came before
+    assert found["tf_hvd/bytes"][1:] == [20] * 3  # the first one also includes earlier calls

@@ -1,4 +1,4 @@
-"""TensorFlow 1 style training: restore on rank 0, broadcast, write on rank 0 alone."""
+"""TensorFlow 1 style training: restore on rank 0, broadcast, write only on rank 0."""
 
 import glob
 
@@ -24,7 +24,7 @@ def build(rank):
 
 
 class LateVariable(v1.train.SessionRunHook):
-    """Makes a variable in `begin`, as hooks of optimizers do with their slots."""
+    """Creates a variable in `begin`, as hooks of optimizers do with their slots."""
 
     def begin(self):
         self.variable = v1.get_variable(
@@ -40,7 +40,7 @@ class Count(v1.train.SessionRunHook):
 
 
 def train(rank, folder, steps, **arguments):
-    """What the variables are at the beginning and at the end."""
+    """The variables' values at the beginning and at the end."""
     with tf.Graph().as_default():
         _, op = build(rank)
         with hvd.MonitoredTrainingSession(checkpoint_dir=folder, **arguments) as session:
@@ -59,7 +59,7 @@ def test_all_ranks_start_as_rank_0_and_stay_equal(rank, tmp_path):
 
 
 def test_restored_on_rank_0_and_broadcast(rank, tmp_path):
-    """Each rank has a folder of its own; only rank 0's gets a checkpoint, slots included."""
+    """Each rank has a separate folder; only rank 0's gets a checkpoint, including slots."""
     folder = str(tmp_path / f"logs{rank}")
     names, _, last = train(rank, folder, 3)
     assert bool(glob.glob(f"{folder}/model.ckpt-*")) == (rank == 0)
@@ -72,12 +72,12 @@ def test_restored_on_rank_0_and_broadcast(rank, tmp_path):
     assert len({str(values) for values in hvd.allgather_object(first)}) == 1
 
 
-def test_variables_that_hooks_make_are_broadcast(rank):
+def test_variables_created_by_hooks_are_broadcast(rank):
     names, first, _ = train(rank, None, 0, hooks=[LateVariable()])
     assert first[names.index("late")] == 5.0
 
 
-def test_the_hook_alone_says_when_it_comes_too_early(rank):
+def test_a_hook_that_is_passed_too_early_raises(rank):
     with tf.Graph().as_default():
         build(rank)
         hooks = [hvd.BroadcastGlobalVariablesHook(0), LateVariable()]
@@ -91,7 +91,7 @@ def test_chief_only_hooks_run_on_rank_0(rank):
     assert count.runs == (4 if rank == 0 else 0)
 
 
-def test_arguments_for_clusters():
+def test_cluster_arguments_are_refused():
     for name in ("is_chief", "master"):
-        with pytest.raises(ValueError, match="Leave it out"):
+        with pytest.raises(ValueError, match=f"Remove {name}="):
             hvd.MonitoredTrainingSession(**{name: True})

@@ -1,8 +1,7 @@
-"""What each collective gives, in NumPy, and numbers to call them with.
+"""The results of each collective, in NumPy, and numbers to call them with.
 
-`inputs` is a list of the arrays of all members of a process set, in the order of
-their ranks. The arithmetic is that of docs/collectives.md, in the same order, so
-that results are compared bit by bit.
+`inputs` is a list of the arrays of all members of a process set, in rank order. The arithmetic is
+that of docs/collectives.md, in the same order, so that results can be compared bit by bit.
 """
 
 import numpy as np
@@ -10,7 +9,7 @@ import tensorflow as tf
 
 
 def _product(a, b):
-    """Of complex numbers by their parts: NumPy rounds once less where the machine can."""
+    """Complex numbers by their parts, because NumPy rounds once less if the machine can."""
     if not np.iscomplexobj(a):
         return np.multiply(a, b)
     result = np.empty_like(a)
@@ -39,7 +38,7 @@ def numpy_type(dtype):
 
 
 def numbers(dtype, shape, salt):
-    """Small whole numbers, other ones for each `salt`, of which sums are exact."""
+    """Small whole numbers with exact sums, different for each `salt`."""
     wide = np.arange(np.prod(shape, dtype=int)).reshape(shape) * 5 + 3 * salt
     kind = tf.as_dtype(dtype)
     if kind == tf.bool:
@@ -50,7 +49,7 @@ def numbers(dtype, shape, salt):
 
 
 def _truncated(values, dtype):
-    """Toward zero; what is outside of the type's range becomes its end."""
+    """Toward zero; values outside of the type's range are clamped to it."""
     ends = np.iinfo(dtype)
     above, below = values >= float(ends.max), values <= float(ends.min)
     result = np.where(above | below, 0, np.trunc(values)).astype(dtype)
@@ -59,7 +58,7 @@ def _truncated(values, dtype):
 
 
 def _scaled(values, scale, divisor=1):
-    """In the type itself, of integers in float64."""
+    """In the type itself; for integers in float64."""
     if scale == divisor == 1 or values.dtype == np.dtype(bool):
         return values
     if np.iscomplexobj(values):
@@ -73,7 +72,7 @@ def _scaled(values, scale, divisor=1):
 def allreduce(inputs, op, prescale=1.0, postscale=1.0):
     """The result on each rank.
 
-    Half precisions are accumulated in float32, averages of integers in int64.
+    Half-precision values are accumulated in float32, and averages of integers in int64.
     """
     dtype, shape = inputs[0].dtype, inputs[0].shape
     small = dtype in (numpy_type("float16"), numpy_type("bfloat16"))
@@ -98,7 +97,7 @@ def allgather(inputs):
 
 
 def alltoall(inputs, splits, place):
-    """Rows, and how many from each, of the rank at `place`; splits[i] is what member i gives."""
+    """Rows, and the number from each rank, for index `place`; splits[i] is member i's argument."""
     parts = []
     for rows, given in zip(inputs, splits, strict=True):
         start = sum(given[:place])
@@ -107,7 +106,7 @@ def alltoall(inputs, splits, place):
 
 
 def reducescatter(inputs, op, place, prescale=1.0, postscale=1.0):
-    """The rows of the rank at `place`: the first ranks have one more if some are left over."""
+    """The rows of the rank with index `place`: the first ranks have one more for the remainder."""
     whole = allreduce(inputs, op, prescale, postscale)
     least, over = divmod(len(whole), len(inputs))
     start = place * least + min(place, over)
@@ -115,7 +114,7 @@ def reducescatter(inputs, op, place, prescale=1.0, postscale=1.0):
 
 
 def difference(actual, expected):
-    """Empty if both have the same type, shape and bits (any NaN is a NaN); else a text."""
+    """Empty if both have the same type, shape and bits (all NaNs are equal); else a text."""
     actual, expected = np.asarray(actual), np.asarray(expected)
     if (actual.dtype, actual.shape) != (expected.dtype, expected.shape):
         return f"{actual.dtype}{actual.shape}, not {expected.dtype}{expected.shape}"

@@ -1,4 +1,4 @@
-"""Python objects from rank to rank: small, large, in pieces, and those that fail."""
+"""Python objects sent between ranks: small, large, in pieces, and failing ones."""
 
 import gc
 import pathlib
@@ -19,7 +19,7 @@ class Unpicklable:
 
 @pytest.fixture
 def short_pieces(monkeypatch):
-    """Pieces of 1000 bytes; buffers from 100 bytes on travel by themselves."""
+    """Pieces of 1000 bytes; buffers of at least 100 bytes are sent separately."""
     monkeypatch.setattr(objects, "PIECE_BYTES", 1000)
     monkeypatch.setattr(objects, "OUT_OF_BAND_BYTES", 100)
 
@@ -64,7 +64,7 @@ def test_broadcast_from_every_root(mode, short_pieces, rank, size):
         result = hvd.broadcast_object(mine if rank == root else None, root_rank=root)
         same(result, example(root))
         assert (result is mine) == (rank == root)
-        result["array"] += 1  # writable, and its own
+        result["array"] += 1  # writable, and this rank's own
 
 
 def test_allgather(mode, short_pieces, rank, size):
@@ -73,7 +73,7 @@ def test_allgather(mode, short_pieces, rank, size):
     assert len(results) == size
     for r, result in enumerate(results):
         same(result, example(r))
-        result["array"][:] = 0  # a copy, also on the rank itself
+        result["array"][:] = 0  # a copy, also on the sending rank
         result["bytes"][:] = b""
     same(mine, example(rank))
 
@@ -90,7 +90,7 @@ def test_small_objects(mode, rank, size):
     assert hvd.broadcast_object(rank, root_rank=size - 1) == size - 1
 
 
-def test_arrays_of_small_objects_can_be_written_to(rank):
+def test_arrays_in_small_objects_are_writable(rank):
     gathered = hvd.allgather_object(np.arange(3) + rank)
     for r, array in enumerate(gathered):
         array += 1
@@ -117,7 +117,7 @@ def test_one_graph_for_all_calls(monkeypatch, rank):
         send = hvd.broadcast_object_fn(name="counted")
         monkeypatch.setattr(tf, "Graph", Counted)
         assert [send((rank, i)) for i in range(4)] == [(0, i) for i in range(4)]
-    assert len(graphs) == 2  # the header's, and the bytes'
+    assert len(graphs) == 2  # one for the header, one for the bytes
 
 
 def test_in_a_session_and_in_a_final_graph(rank, size):
@@ -137,7 +137,7 @@ def test_while_a_function_is_traced(rank, size):
 
 
 @pytest.mark.parametrize("failing", [0, 1])
-def test_what_cannot_be_pickled_fails_everywhere(mode, rank, size, failing):
+def test_an_unpicklable_object_fails_everywhere(mode, rank, size, failing):
     failing = min(failing, size - 1)
     mine = Unpicklable() if rank == failing else "x" * 3000
     kind = TypeError if rank == failing else RuntimeError
@@ -163,8 +163,8 @@ class Refuses:
 
 
 @pytest.mark.ranks(2)
-def test_what_cannot_be_pickled_nor_told_fails_everywhere(rank):
-    """The others waited for that rank, which had raised before it told them."""
+def test_an_unprintable_pickling_error_fails_everywhere(rank):
+    """The others waited for that rank, which had raised before it reported the failure."""
     kind = UnspeakableError if rank == 0 else RuntimeError
     with pytest.raises(kind):
         hvd.allgather_object(Refuses() if rank == 0 else rank)
@@ -172,13 +172,13 @@ def test_what_cannot_be_pickled_nor_told_fails_everywhere(rank):
 
 
 @pytest.mark.ranks(2)
-def test_the_first_of_two_that_fail_is_told(rank, size):
+def test_the_first_of_two_failures_is_reported(rank, size):
     text = "no pickle" if rank < 2 else "rank 0 could not pickle"
     with pytest.raises((TypeError, RuntimeError), match=text):
         hvd.allgather_object(Unpicklable() if rank < 2 else rank)
 
 
-def test_a_root_that_does_not_exist(size):
+def test_a_missing_root_of_objects_is_an_error(size):
     with pytest.raises(tf.errors.OpError, match=f"{size}"):
         hvd.broadcast_object(1, root_rank=size)
 
@@ -190,9 +190,9 @@ def memory(what):
 
 
 def peak_growth(function):
-    """What the call returns, and how much more memory it needed at its worst."""
+    """The call's result, and its peak additional memory."""
     gc.collect()
-    pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = memory("VmRSS")
     result = function()
     return result, memory("VmHWM") - before
@@ -201,7 +201,7 @@ def peak_growth(function):
 @pytest.mark.ranks(2)
 @pytest.mark.large
 def test_more_than_2_gib(rank):
-    """2 GiB beside the pickle, and 200 MiB in it."""
+    """2 GiB outside of the pickle, and 200 MiB in it."""
     count, length = (1 << 31) + 5, 200 << 20
     marks = [0, 1 << 30, (1 << 31) - 1, 1 << 31, count - 1]
     mine = None
@@ -211,7 +211,7 @@ def test_more_than_2_gib(rank):
     (array, text), growth = peak_growth(lambda: hvd.broadcast_object(mine))
     assert (array.shape, len(text)) == ((count,), length)
     assert (list(array[marks]), np.count_nonzero(array)) == ([1, 2, 3, 4, 5], 5)
-    # At the root the pickle of the bytes, elsewhere the objects too. 64 MiB for pieces:
-    # TensorFlow's input and output, and what allocators hold back.
+    # The root also needs the pickle of the bytes, and other ranks the objects. 64 MiB for pieces:
+    # TensorFlow's input and output, and memory that allocators keep.
     needed = (count if rank == 0 else count + length) + length
     assert growth < needed + (64 << 20), f"{growth >> 20} MiB"

@@ -1,4 +1,4 @@
-"""DistributedOptimizer and DistributedGradientTape: what is reduced, and how."""
+"""DistributedOptimizer and DistributedGradientTape: the reduced gradients, and their requests."""
 
 import keras
 import numpy as np
@@ -72,7 +72,7 @@ def test_tape_takes_keras_variables():
         np.testing.assert_allclose(gradient.numpy(), expected, rtol=1e-6)
 
 
-def test_tape_is_the_tape_it_wraps():
+def test_a_wrapped_tape_shares_state_with_the_original():
     class OwnTape(tf.GradientTape):
         def what(self):
             return "own"
@@ -95,7 +95,7 @@ def test_tape_is_the_tape_it_wraps():
         hvd.DistributedGradientTape("a tape")
 
 
-def test_tape_that_is_wrapped_while_it_records():
+def test_a_tape_can_be_wrapped_while_it_records():
     x = tf.Variable([2.0])
     with tf.GradientTape() as inner:
         tape = hvd.DistributedGradientTape(inner)
@@ -118,7 +118,7 @@ def test_unconnected_gradients():
 
 @pytest.mark.ranks(2)
 def test_buckets_by_dtype_and_size(monkeypatch):
-    """Last to first; float32 in twos, for 16 bytes hold two of 8."""
+    """Last to first; float32 in pairs, because 16 bytes hold two gradients of 8."""
     monkeypatch.setenv("TF_HVD_BUCKET_BYTES", "16")
     variables = [tf.Variable(tf.ones([2], d)) for d in [tf.float32, tf.float64] * 3]
 
@@ -173,7 +173,7 @@ def test_local_sources(rank, size, scale):
 
 
 @pytest.mark.ranks(2)
-def test_gradient_that_is_missing_on_one_rank(rank):
+def test_a_gradient_missing_on_one_rank_is_an_error(rank):
     a, b = tf.Variable([1.0]), tf.Variable([1.0])
     with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
         loss = tf.reduce_sum(a if rank == 0 else a + b)
@@ -196,7 +196,7 @@ def test_v1_optimizer_in_a_graph(rank, size):
         session.run(train)
         for i, value in enumerate(session.run(variables)):
             np.testing.assert_array_equal(value, 1 - 0.5 * gradients[i])
-        # The wrapper leaves no trace in names, and so none in checkpoints.
+        # The wrapper does not change names, so checkpoints do not show it.
         assert optimizer.get_slot_names() == ["momentum"]
         assert optimizer.get_slot(variables[0], "momentum").name == "v0/Momentum:0"
         assert not [v for v in v1.global_variables() if "istributed" in v.name]

@@ -12,14 +12,14 @@ v1 = tf.compat.v1
 
 
 def low_rank(rank, number, shape=(24, 32), columns=1):
-    """A rank's gradient of low rank: of small integers, as the sum of all ranks' is not."""
+    """A rank's gradient of low rank, with small integers; the sum over ranks has a higher rank."""
     random = np.random.default_rng([rank, number])
     left = random.integers(-4, 5, (shape[0], columns))
     return (left @ random.integers(-4, 5, (columns, shape[1]))).astype(np.float64)
 
 
 def reduce_with(compression, gradients, variables):
-    """What a tape gives for a loss with these gradients."""
+    """A tape's results for a loss with these gradients."""
     with tf.GradientTape() as tape:
         losses = [tf.reduce_sum(v * g) for v, g in zip(variables, gradients, strict=True)]
         loss = tf.add_n(losses)
@@ -32,8 +32,8 @@ def mean(size, number, **options):
 
 
 @pytest.mark.parametrize("in_function", [False, True], ids=["eager", "function"])
-def test_exact_where_the_average_has_the_rank(rank, size, in_function):
-    """The mean of `size` matrices of rank 1 has rank `size`: nothing is left out."""
+def test_gradients_of_low_rank_are_exact(rank, size, in_function):
+    """The mean of `size` matrices of rank 1 has rank `size`, so the approximation is exact."""
     variable = tf.Variable(tf.zeros([24, 32], tf.float64))
     compression = hvd.PowerSGD(rank=size, min_ratio=1.0)
 
@@ -61,8 +61,8 @@ def test_all_ranks_have_the_same_bits(rank):
 
 
 @pytest.mark.ranks(2)
-def test_what_is_left_out_comes_later(rank, size):
-    """Error feedback: the sum of many approximations nears the sum of the averages."""
+def test_approximation_errors_are_added_later(rank, size):
+    """Error feedback: the sum of many approximations approaches the sum of the averages."""
     variable = tf.Variable(tf.zeros([24, 32], tf.float64))
     with_feedback = hvd.PowerSGD(rank=1, min_ratio=1.0)
     without = hvd.PowerSGD(rank=1, min_ratio=1.0, error_feedback=False)
@@ -79,7 +79,7 @@ def test_what_is_left_out_comes_later(rank, size):
 
 
 @pytest.mark.ranks(2)
-def test_fewer_numbers_travel(monkeypatch):
+def test_fewer_numbers_are_sent(monkeypatch):
     sent = []
     original = hvd.collectives.collectives.reduce_group
 
@@ -136,7 +136,7 @@ def test_v1_graph_and_its_checkpoint(rank, size):
         assert not [v for v in v1.global_variables() if "powersgd" in v.op.name]
 
 
-def test_embeddings_take_their_own_way(rank, size):
+def test_embeddings_are_reduced_as_usual(rank, size):
     table = tf.Variable(tf.zeros([6, 2]))
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(tf.nn.embedding_lookup(table, [rank, rank + 1]))
@@ -149,7 +149,7 @@ def test_embeddings_take_their_own_way(rank, size):
 
 
 @pytest.mark.ranks(2)
-def test_what_it_cannot_do():
+def test_invalid_arguments_of_powersgd():
     with pytest.raises(ValueError, match="at least 1"):
         hvd.PowerSGD(rank=0)
     for options in ({"op": hvd.Sum}, {"gradient_predivide_factor": 2.0}):
@@ -157,16 +157,16 @@ def test_what_it_cannot_do():
             hvd.DistributedGradientTape(tf.GradientTape(), compression=hvd.PowerSGD(), **options)
     compression = hvd.PowerSGD(rank=1, min_ratio=1.0)
     unknown = tf.function(lambda g: compression.average([g], [g], None))
-    with pytest.raises(ValueError, match="needs to know the shapes"):
+    with pytest.raises(ValueError, match="needs gradients with known shapes"):
         unknown.get_concrete_function(tf.TensorSpec([None, 8]))
 
 
 @pytest.mark.parametrize("in_function", [False, True], ids=["eager", "function"])
-def test_each_variable_has_a_state_of_its_own(rank, in_function):
-    """Two lists of equal shapes in turn, a list that shrinks: as if each were alone."""
+def test_each_variable_has_a_separate_state(rank, in_function):
+    """Two lists of equal shapes used alternately, and a list that shrinks, as if separate."""
     lists = [[tf.Variable(tf.zeros([24, 32], tf.float64)) for _ in range(2)] for _ in range(2)]
     shared = hvd.PowerSGD(rank=1, min_ratio=1.0)
-    alone = [hvd.PowerSGD(rank=1, min_ratio=1.0) for _ in lists]
+    single = [hvd.PowerSGD(rank=1, min_ratio=1.0) for _ in lists]
 
     def reduce_by(compression, variables):
         def call(*gradients):
@@ -176,21 +176,21 @@ def test_each_variable_has_a_state_of_its_own(rank, in_function):
 
     calls = [
         (reduce_by(shared, variables), reduce_by(own, variables))
-        for variables, own in zip(lists, alone, strict=True)
+        for variables, own in zip(lists, single, strict=True)
     ]
     for number in range(4):
         for which, (together, apart) in enumerate(calls):
             gradients = [tf.constant(low_rank(rank, 10 * number + 2 * which + i)) for i in (0, 1)]
             for one, other in zip(together(*gradients), apart(*gradients), strict=True):
                 np.testing.assert_array_equal(one, other)
-    # The second variable goes on alone, as when a layer is frozen.
+    # Only the second variable continues, as when a layer is frozen.
     last = tf.constant(low_rank(rank, 99))
-    both = reduce_by(alone[0], lists[0])(last, last)[1]
+    both = reduce_by(single[0], lists[0])(last, last)[1]
     np.testing.assert_array_equal(reduce_by(shared, lists[0][1:])(last)[0], both)
 
 
-def test_tensors_have_states_by_their_places(rank):
-    """A source that is no variable is another object in each step."""
+def test_states_of_tensors_depend_on_position(rank):
+    """A source that is not a variable is another object in each step."""
     compression = hvd.PowerSGD(rank=1, min_ratio=1.0)
     variable = tf.Variable(tf.zeros([24, 32], tf.float64))
     others = [hvd.PowerSGD(rank=1, min_ratio=1.0), hvd.PowerSGD(rank=1, min_ratio=1.0)]

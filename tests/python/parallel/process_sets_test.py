@@ -1,4 +1,4 @@
-"""Process sets: added and removed while the job runs, overlapping, and in use at the same time."""
+"""Process sets: added and removed while the job runs, overlapping, and used concurrently."""
 
 import contextlib
 import itertools
@@ -15,7 +15,7 @@ import tf_hvd as hvd
 
 @pytest.fixture
 def process_set(request):
-    """Adds sets; those that are still there at the end are removed, on all ranks alike."""
+    """Adds sets; those that still exist at the end are removed, on all ranks alike."""
     added = []
 
     def add(ranks):
@@ -35,7 +35,7 @@ def summed(value, process_set, name):
     return int(result[0])
 
 
-def test_come_and_go(rank, size):
+def test_sets_can_be_added_and_removed(rank, size):
     ranks = list(range(0, size, 2))
     first = hvd.add_process_set(reversed(ranks))
     assert first.ranks == ranks
@@ -61,14 +61,14 @@ def test_come_and_go(rank, size):
 
 
 def test_a_removed_set_can_be_added_again(rank, process_set):
-    """As Horovod's can: the object keeps its ranks, and gets a number that none had."""
+    """As Horovod's can: the object keeps its ranks, and gets a new number."""
     back = hvd.add_process_set([0])
     number = back.process_set_id
     hvd.remove_process_set(back)
     assert hvd.add_process_set(back) is back
     assert (back.process_set_id, back.ranks) == (number + 1, [0])
     if rank == 0:
-        assert summed(7, back, "of a set that came back") == 7
+        assert summed(7, back, "of a set that was added again") == 7
     with pytest.raises(ValueError, match=f"process set {number + 1} has the same ranks"):
         process_set([0])
     assert hvd.remove_process_set(back)
@@ -76,7 +76,7 @@ def test_a_removed_set_can_be_added_again(rank, process_set):
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("eager", [True, False], ids=["eager", "graph"])
-def test_what_was_traced_for_a_set_is_not_used_when_it_comes_back(rank, process_set, eager):
+def test_traces_of_a_removed_set_are_not_reused(rank, process_set, eager):
     """Broadcasts, tapes and objects kept its old number: "there is no process set 1"."""
     pair = process_set([0, 1])
 
@@ -102,13 +102,13 @@ def test_what_was_traced_for_a_set_is_not_used_when_it_comes_back(rank, process_
 
 
 def test_every_overlap(evaluate, rank, size, process_set):
-    """All sets of at least one rank; in a graph each rank has an order of its own."""
+    """All sets of at least one rank; in a graph each rank has a different order."""
     subsets = [[r for r in range(size) if bits >> r & 1] for bits in range(1, 1 << size)]
     sets = [process_set(ranks) for ranks in subsets]
     mine = [one for one in sets if one.included()]
 
     def reduce(x):
-        # Eager calls block, so that all ranks must make them in one order.
+        # Eager calls block, so all ranks must make them in the same order.
         turn = 0 if tf.executing_eagerly() else rank % len(mine)
         order = mine[turn:] + mine[:turn]
         results = {
@@ -125,7 +125,7 @@ def test_every_overlap(evaluate, rank, size, process_set):
 
 @pytest.mark.ranks(2)
 def test_the_same_name_in_different_sets(rank, size, process_set):
-    """Submitted at the same time by threads, in another order on each rank."""
+    """Submitted concurrently by threads, in another order on each rank."""
     sets = [process_set([0, last]) for last in range(1, size)]
     mine = [one for one in sets if one.included()]
     results = {}
@@ -143,16 +143,16 @@ def test_the_same_name_in_different_sets(rank, size, process_set):
 
 @pytest.mark.ranks(3)
 def test_collectives_of_disjoint_sets_overlap(rank, size, process_set):
-    """[0, 1] is held open by rank 1 until the others have completed several of theirs.
+    """Rank 1 keeps a collective of [0, 1] pending until the others have completed several.
 
-    Were collectives of all sets run one after the other, nobody would get on.
+    If collectives of all sets ran one after the other, no rank would make progress.
     """
     held, others, signal = process_set([0, 1]), process_set(range(2, size)), process_set([1, 2])
     if others.included():
         for number in range(5):
             assert summed(rank, others, f"others.{number}") == sum(range(2, size))
     if signal.included():
-        summed(0, signal, "the others are through")
+        summed(0, signal, "the others have finished")
     if held.included():
         assert summed(rank + 5, held, "held") == 11
 
@@ -178,20 +178,20 @@ def test_wrong_sets_are_refused_on_all_ranks(size, process_set):
     number = first.process_set_id
     with pytest.raises(ValueError, match=f"process set {number} has the same ranks; use that"):
         hvd.add_process_set([0])
-    with pytest.raises(ValueError, match="is registered already"):
+    with pytest.raises(ValueError, match="is already registered"):
         hvd.add_process_set(first)
     with pytest.raises(ValueError, match=f"no rank {size}; its ranks are 0 to {size - 1}"):
         hvd.add_process_set([0, size])
     with pytest.raises(ValueError, match="no rank -1"):
         hvd.add_process_set([-1])
-    with pytest.raises(ValueError, match="rank 0 is there more than once"):
+    with pytest.raises(ValueError, match="rank 0 is listed more than once"):
         hvd.add_process_set([0, 0])
     with pytest.raises(ValueError, match="at least one rank"):
         hvd.add_process_set([])
     for wrong in ([0.5], ["0"], [None], [True], "0", 3, None):
         with pytest.raises(ValueError, match=r"not a rank|pass a list of ranks"):
             hvd.add_process_set(wrong)
-    assert summed(1, hvd.global_process_set, "the world goes on") == size
+    assert summed(1, hvd.global_process_set, "the world continues") == size
 
 
 @pytest.mark.ranks(2)
@@ -203,7 +203,7 @@ def test_ranks_must_make_the_same_change(rank, size, process_set):
     text = f"rank 0 has process set {numbers[0]}, rank 1 has process set {numbers[1]}"
     with pytest.raises(ValueError, match=text):
         hvd.remove_process_set(sets[min(rank, 1)])
-    # Neither was removed, and one rank's mistake is told to the others.
+    # Neither set was removed, and one rank's mistake is reported to the others.
     assert [one.process_set_id for one in sets] == numbers
     with pytest.raises(ValueError, match=f"no rank {size}"):
         hvd.add_process_set([0, size] if rank == 1 else [0, 1])
@@ -212,7 +212,7 @@ def test_ranks_must_make_the_same_change(rank, size, process_set):
 
 
 @pytest.mark.ranks(2)
-def test_who_is_no_member(evaluate, rank, process_set):
+def test_a_rank_outside_of_the_set_gets_an_error(evaluate, rank, process_set):
     first = process_set([0])
     if rank == 0:
         return
@@ -242,8 +242,8 @@ def test_a_removed_set_cannot_be_used(rank):
 
 
 @pytest.mark.ranks(2)
-def test_removal_ends_what_waits(rank, size, process_set):
-    """A collective that not all members have called fails when the set is removed."""
+def test_removing_a_set_ends_its_waiting_calls(rank, size, process_set):
+    """A collective that some members have not called fails when the set is removed."""
     everybody = hvd.add_process_set(range(size))
     failed = []
 
@@ -261,11 +261,13 @@ def test_removal_ends_what_waits(rank, size, process_set):
     if rank > 0:
         waiting.join()
         assert len(failed) == 1
-        assert "was removed" in failed[0] or "no process set" in failed[0]
+        assert any(
+            text in failed[0] for text in ("was removed", "does not exist", "no process set")
+        )
 
 
 @pytest.mark.ranks(2)
-def test_who_is_outside_of_its_optimizers_set_is_told_once(caplog, rank, process_set):
+def test_a_rank_outside_of_its_optimizers_set_gets_one_warning(caplog, rank, process_set):
     members = process_set([0])
     caplog.set_level(logging.WARNING, "absl")
     variable = tf.Variable(1.0)
@@ -273,9 +275,9 @@ def test_who_is_outside_of_its_optimizers_set_is_told_once(caplog, rank, process
         with tf.GradientTape() as plain:
             loss = variable * 2.0
         hvd.DistributedGradientTape(plain, process_set=members).gradient(loss, variable)
-    told = [text for text in caplog.messages if "trains alone" in text]
+    told = [text for text in caplog.messages if "trains on its own" in text]
     assert len(told) == (0 if rank == 0 else 1)
-    outside = f"tf_hvd, rank {rank}: this rank is not in {members}"
+    outside = f"tf_hvd, rank {rank}: this rank trains on its own, because it is not in {members}"
     assert all(text.startswith(outside) for text in told)
 
 
@@ -285,7 +287,7 @@ def test_init_again_finds_the_sets(process_set):
     assert (again.process_set_id, again.size(), again.rank()) == (None, None, None)
     hvd.init(process_sets=[again])
     assert again.process_set_id == first.process_set_id
-    with pytest.raises(ValueError, match=r"entry 1, .*has the same ranks.*The job runs"):
+    with pytest.raises(ValueError, match=r"entry 1, .*has the same ranks.*The job is running"):
         hvd.init(process_sets=[hvd.ProcessSet([0]), hvd.ProcessSet([0])])
     hvd.init(process_sets="Dynamic")
     with pytest.raises(ValueError, match="register it with add_process_set"):
@@ -300,13 +302,13 @@ def test_removed_sets_leave_no_kernels(rank):
 
     def come_and_go(times):
         for _ in range(times):
-            alone = hvd.add_process_set([0])
+            single = hvd.add_process_set([0])
             if rank == 0:
-                assert summed(7, alone, "of a set that goes") == 7
-            hvd.remove_process_set(alone)
+                assert summed(7, single, "of a temporary set") == 7
+            hvd.remove_process_set(single)
         memory = psutil.Process().memory_info()
         return memory.rss - memory.shared
 
-    # Another thread may touch new memory of its own in one of them.
+    # In one of them another thread may allocate memory.
     sizes = [come_and_go(100), *(come_and_go(400) for _ in range(3))]
     assert min(b - a for a, b in itertools.pairwise(sizes)) < 3 << 20

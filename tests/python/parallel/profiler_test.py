@@ -62,7 +62,7 @@ def operations_of(spans):
     return [span for line in ours(spans).values() for span in line if "operation" in span[3]]
 
 
-def test_calls_stand_beside_what_tensorflow_computes(profiled, rank, size):
+def test_calls_appear_next_to_tensorflows_ops(profiled, rank, size):
     @tf.function
     def step(x):
         return hvd.allreduce(tf.linalg.matmul(x, x), name="product", op=hvd.Sum)
@@ -92,7 +92,7 @@ def test_calls_stand_beside_what_tensorflow_computes(profiled, rank, size):
         assert kernel[2] <= span[2]
 
 
-def test_profiles_follow_one_another(profiled, tmp_path, size):
+def test_consecutive_profiles(profiled, tmp_path, size):
     for number in range(3):
         spans = ours(profiled(lambda n=number: hvd.allreduce(tf.ones([9]), name=f"sum{n}")))
         for file in tmp_path.rglob("*.xplane.pb"):
@@ -102,7 +102,7 @@ def test_profiles_follow_one_another(profiled, tmp_path, size):
             assert names == [f"sum{number}"]
 
 
-def test_a_profile_beside_a_timeline(profiled, tmp_path, size):
+def test_a_profile_during_a_timeline(profiled, tmp_path, size):
     hvd.start_timeline(str(tmp_path / "trace.json"))
     spans = ours(profiled(lambda: hvd.allreduce(tf.ones([9]), name="both")))
     hvd.stop_timeline()
@@ -111,5 +111,5 @@ def test_a_profile_beside_a_timeline(profiled, tmp_path, size):
     assert any("both" in f.read_text() for f in tmp_path.glob("trace*.json"))
 
 
-def test_a_profile_that_begins_without_a_call_has_no_lines_of_ours(profiled):
+def test_a_profile_without_calls_has_no_tf_hvd_lines(profiled):
     assert ours(profiled(lambda: tf.ones([3]) + 1)) == {}

@@ -1,7 +1,7 @@
-"""Random programs of collectives: what they are made of, and how they are drawn.
+"""Random programs of collectives: their parts, and how they are drawn.
 
 A Program is a list of batches that all ranks run one after the other. The calls
-of a batch run one by one, or side by side, each rank in an order of its own.
+of a batch run one by one, or concurrently, in a different order on each rank.
 """
 
 import dataclasses
@@ -19,14 +19,14 @@ ONE_BY_ONE, THREADS, FUNCTION, COMPILED, SESSION = (
 
 REDUCING = ("allreduce", "grouped_allreduce", "reducescatter", "grouped_reducescatter")
 ROOTED = ("broadcast", "broadcast_")
-# Each rank may have other first dimensions.
+# The first dimension may differ between ranks.
 UNEVEN = ("allgather", "grouped_allgather", "alltoall")
 # A scalar has no rows to gather or to scatter.
 WITH_ROWS = (*UNEVEN, "reducescatter", "grouped_reducescatter")
-# TensorFlow runs them in the order of the program, which is not the same on all ranks.
+# TensorFlow runs them in program order, which differs between ranks.
 ORDERED = ("broadcast_", "barrier")
 OPERATIONS = (*REDUCING, *UNEVEN, *ROOTED, "barrier")
-# Of shapes that XLA knows.
+# With shapes that XLA knows.
 FIXED = (*REDUCING, "broadcast")
 DTYPES = [
     "uint8", "int8", "uint16", "int16", "int32", "int64", "uint32", "uint64",
@@ -35,7 +35,7 @@ DTYPES = [
 EXACT = [1.0, 1.0, 0.5, 2.0, -1.5]
 SCALES = [*EXACT, 0.1, 1 / 3]
 
-# What a rank may do otherwise than the others, and with which operations.
+# Mistakes of one rank, and the operations where they are possible.
 MISTAKES = {
     "dtype": (*REDUCING, *UNEVEN, *ROOTED),
     "shape": (*REDUCING, *UNEVEN, *ROOTED),
@@ -47,7 +47,7 @@ MISTAKES = {
     "scalar": WITH_ROWS,
     "splits": ("alltoall",),
 }
-# Wrong by themselves, also where nobody disagrees.
+# Wrong by themselves, even if all ranks agree.
 REFUSED = ("scalar", "splits")
 
 
@@ -58,28 +58,28 @@ class Call:
     operation: str
     name: str
     ranks: tuple[int, ...]
-    """Who takes part; those of process set `process_set`, 0 being all ranks."""
+    """The participating ranks: those of process set `process_set`, where 0 is all ranks."""
     process_set: int = 0
     dtype: str = "float32"
     shapes: tuple[tuple[int, ...], ...] = ()
     """Of each tensor; without the first dimension where it may differ."""
     rows: tuple[tuple[int, ...], ...] = ()
-    """Of each tensor, the first dimension on each rank of the set."""
+    """The first dimension of each tensor on each rank of the set."""
     op: str = "Sum"
     prescale: float = 1.0
     postscale: float = 1.0
     root: int = 0
     splits: tuple[tuple[int, ...], ...] | None = None
-    """Of alltoall: what each rank of the set gives to each."""
+    """For alltoall: the rows from each rank of the set to each."""
     salt: int = 0
     special: bool = False
-    """Whether there are infinities and NaN among the numbers."""
+    """Whether the numbers include infinities and NaN."""
     mistake: str = ""
     odd: int = 0
     """The rank that makes the mistake."""
 
     def __repr__(self):
-        """Without what is as usual."""
+        """Without default values."""
         fields = [(f.name, getattr(self, f.name), f.default) for f in dataclasses.fields(self)]
         said = [f"{name}={value!r}" for name, value, default in fields if value != default]
         return f"Call({', '.join(said)})"
@@ -92,13 +92,13 @@ class Batch:
     how: str
     calls: tuple[Call, ...]
     orders: tuple[tuple[int, ...], ...]
-    """Of each rank, the order in which it makes the calls."""
+    """For each rank, the order in which it makes the calls."""
     delays_ms: tuple[int, ...]
-    """How long each rank waits before."""
+    """The delay of each rank before the batch."""
 
 
 def inputs(call, place):
-    """The arrays that the rank at `place` of the set gives."""
+    """The input arrays of the rank with index `place` in the set."""
     result = []
     for i, shape in enumerate(call.shapes):
         full = (call.rows[i][place], *shape) if call.rows else shape
@@ -112,11 +112,11 @@ def inputs(call, place):
 
 
 def expected(call, place):
-    """The arrays that it gets."""
+    """Its result arrays."""
     everybody = [inputs(call, p) for p in range(len(call.ranks))]
     if call.operation in ROOTED:
         return everybody[call.ranks.index(call.root)]
-    columns = list(zip(*everybody, strict=True))  # of each tensor, all ranks' arrays
+    columns = list(zip(*everybody, strict=True))  # for each tensor, all ranks' arrays
     scales = (call.prescale, call.postscale)
     if call.operation in ("allreduce", "grouped_allreduce"):
         return [reference.allreduce(column, call.op, *scales) for column in columns]
@@ -129,7 +129,7 @@ def expected(call, place):
 
 
 def split_table(call):
-    """What each rank gives to each, also where the call leaves it to the library."""
+    """The rows from each rank to each, also where the library decides them."""
     if call.splits is not None:
         return call.splits
     size = len(call.ranks)
@@ -150,9 +150,9 @@ any_shapes = st.one_of(
     small_shapes,
     small_shapes,
     st.lists(st.integers(1, 2), min_size=8, max_size=8).map(tuple),
-    st.just((30011,)),  # more than travels in one message
+    st.just((30011,)),  # more than one message
 )
-# Of what has rows: TensorFlow's tensors have 8 dimensions at most.
+# Shapes with rows: TensorFlow's tensors have at most 8 dimensions.
 row_shapes = st.one_of(
     small_shapes, small_shapes, st.lists(st.integers(1, 2), min_size=7, max_size=7).map(tuple)
 )
@@ -176,7 +176,7 @@ def tensors(draw, operation, size):
 
 @st.composite
 def split_tables(draw, rows):
-    """Splits that do not send more rows than there are; None: as many to each."""
+    """Splits that do not send more rows than a tensor has; None: equal numbers for all."""
     if draw(st.booleans()) and all(count % len(rows) == 0 for count in rows):
         return None
     table = []
@@ -199,12 +199,12 @@ def calls(draw, sets, name, operations, may_be_wrong):
     arguments = draw(tensors(operation, len(ranks)))
     if operation in REDUCING:
         several = hvd.cross_size() > 1
-        # Half precisions are rounded before they cross: what is scaled then must be exact, too.
+        # Half-precision values are rounded before they are sent: scaled values must be exact.
         rounds = several and dtype in ("float16", "bfloat16")
         uneven = bool(len(ranks) & (len(ranks) - 1))
         ops = [op for op in REDUCTIONS[dtype] if not (rounds and uneven and op == "Average")]
         arguments["op"] = draw(st.sampled_from(ops))
-        # Across machines each is summed first: another order than the reference's.
+        # Across machines, each machine sums first: a different order from the reference's.
         arguments["prescale"] = draw(st.sampled_from(EXACT if several else SCALES))
         arguments["postscale"] = draw(st.sampled_from(EXACT if rounds else SCALES))
         arguments["special"] = tf.as_dtype(dtype).is_floating and draw(st.integers(0, 3)) == 0
@@ -222,7 +222,7 @@ def calls(draw, sets, name, operations, may_be_wrong):
 
 @st.composite
 def mistakes(draw, call):
-    """The arguments `mistake` and `odd` of a call; none where nobody can disagree."""
+    """The arguments `mistake` and `odd` of a call; none if ranks cannot disagree."""
     possible = [
         mistake
         for mistake, operations in MISTAKES.items()
@@ -246,8 +246,8 @@ def batches(draw, sets):
     if how == COMPILED:
         operations = [o for o in operations if o in FIXED]
     count = draw(st.integers(1, 4))
-    # A graph ends with its first error, and what it has not begun is not run. What XLA compiles
-    # has the function before its name.
+    # A graph ends with its first error, and calls that have not begun do not run. Compiled calls
+    # have the function's name before their own.
     may_be_wrong = how != COMPILED and (not in_graph or count == 1)
     made = tuple(draw(calls(sets, f"c{i}", operations, may_be_wrong)) for i in range(count))
     order = st.permutations(range(count)).map(tuple)
@@ -258,5 +258,5 @@ def batches(draw, sets):
 
 
 def programs(sets):
-    """Programs for a job in which these process sets exist, the first being all ranks."""
+    """Programs for a job with these process sets, the first of which is all ranks."""
     return st.lists(batches(sets), min_size=1, max_size=3).map(tuple)

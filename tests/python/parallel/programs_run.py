@@ -1,7 +1,7 @@
 """Runs random programs of collectives on all ranks and compares with NumPy.
 
-Rank 0 draws the programs (Hypothesis) and hands each to the others, which run
-what they are given until they are told to stop; so a failure can be shrunk.
+Rank 0 draws the programs (Hypothesis) and sends each to the others. They run programs until rank 0
+stops them, so a failure can be shrunk.
 
     ./dev fuzz [--programs N] [--seed S] [-np RANKS]
 """
@@ -24,22 +24,22 @@ from programs import COMPILED, FUNCTION, ONE_BY_ONE, SESSION, THREADS
 
 import tf_hvd as hvd
 
-# What the library says, without what TensorFlow puts around it.
+# tf_hvd's text, without TensorFlow's additions.
 TOLD = re.compile(r"(?:mismatch in |\w+ ')[^\n]*?(?= \[Op:|\n|$|\s*\[\[|\{\{)")
 MAX_SHOWN = 300
 
 
 @dataclasses.dataclass
 class Report:
-    """What a rank saw of a program."""
+    """A rank's observations of a program."""
 
     faults: list[str]
     errors: dict[str, str]
-    """Of each call that had to fail, by its place in the program, the text of the error."""
+    """The error text of each call that had to fail, by its position in the program."""
 
 
 def mistaken_arrays(call, arrays):
-    """What the odd rank gives."""
+    """The input of the odd rank."""
     first, rest = (arrays[0], arrays[1:]) if arrays else (np.float32([1]), [])
     match call.mistake:
         case "dtype":
@@ -55,7 +55,7 @@ def mistaken_arrays(call, arrays):
 
 
 def mistaken_arguments(call):
-    """What the odd rank passes otherwise."""
+    """The arguments that only the odd rank passes."""
     match call.mistake:
         case "operation":
             other = "allreduce" if call.operation == "broadcast" else "broadcast"
@@ -74,14 +74,14 @@ def mistaken_arguments(call):
 
 
 def as_made_by(call, rank, arrays):
-    """The call and its arrays as this rank makes it: with the mistake, if it is the odd one."""
+    """The call and its arrays as this rank makes it: with the mistake on the odd rank."""
     if call.mistake == "" or call.odd != rank:
         return call, arrays
     return dataclasses.replace(call, **mistaken_arguments(call)), mistaken_arrays(call, arrays)
 
 
 def invoke(call, arrays, rank, sets):
-    """Makes the call; a list of tensors."""
+    """Make the call; returns a list of tensors."""
     call, arrays = as_made_by(call, rank, arrays)
     function = getattr(hvd, call.operation)
     options = {"name": call.name, "process_set": sets[call.process_set]}
@@ -117,12 +117,12 @@ def in_order(made, rank, sets):
 def attempt(call, arrays, rank, sets):
     try:
         return [tensor.numpy() for tensor in invoke(call, arrays, rank, sets)]
-    except Exception as error:  # whatever it is, the other ranks go on
+    except Exception as error:  # whatever it is, the other ranks continue
         return error
 
 
 def in_threads(made, rank, sets):
-    """The same, each call in a thread of its own."""
+    """The same, with each call in a separate thread."""
     results = {}
 
     def work(call, arrays):
@@ -137,14 +137,14 @@ def in_threads(made, rank, sets):
 
 
 def in_graph(made, rank, sets, execute):
-    """The same, as one graph; an error is that of its only call."""
+    """The same, as one graph; an error belongs to its only call."""
 
     def build():
         return {call.name: invoke(call, arrays, rank, sets) for call, arrays in made}
 
     try:
         return execute(build)
-    except Exception as error:  # whatever it is, the other ranks go on
+    except Exception as error:  # whatever it is, the other ranks continue
         return {call.name: error for call, _ in made}
 
 
@@ -178,7 +178,7 @@ def run_batch(batch, rank, sets):
 
 
 def check(call, result, rank):
-    """Faults of one call, and the error's text if it had to fail."""
+    """The faults of one call, and the error's text if it had to fail."""
     if isinstance(result, Exception):
         if call.mistake == "" or not isinstance(result, tf.errors.OpError):
             return [f"fails with {result}"], None
@@ -213,12 +213,12 @@ def run_program(program, rank, sets):
 
 
 def disagreements(reports):
-    """Calls that failed with other texts on other ranks."""
+    """Calls that failed with different texts on different ranks."""
     faults = []
     for where in {where for report in reports for where in report.errors}:
         texts = {report.errors[where] for report in reports if where in report.errors}
         if len(texts) > 1:
-            faults.append(f"{where}: other texts on other ranks: {sorted(texts)}")
+            faults.append(f"{where}: different texts on the ranks: {sorted(texts)}")
     return faults
 
 
@@ -235,20 +235,20 @@ class Driver:
             report = run_program(program, 0, self.sets)
             reports = hvd.allgather_object(report, name="reports")
         except tf.errors.UnknownError as error:
-            # No other program can be run, so this one cannot be shrunk.
+            # No other program can run, so this one cannot be shrunk.
             raise SystemExit(f"the job ended in this program:\n{program}\n{error}") from error
         self.ran += 1
         faults = [fault for report in reports for fault in report.faults] + disagreements(reports)
         assert not faults, "\n".join(faults)
 
     def stop(self):
-        """Lets the other ranks go."""
+        """Let the other ranks end."""
         with contextlib.suppress(tf.errors.OpError):
             hvd.broadcast_object(None, 0, name="program")
 
 
 def follow(sets):
-    """The other ranks' side; returns how many programs they were given."""
+    """The other ranks' side; returns the number of programs that they received."""
     count = 0
     while (program := hvd.broadcast_object(None, 0, name="program")) is not None:
         hvd.allgather_object(run_program(program, hvd.rank(), sets), name="reports")
@@ -266,7 +266,7 @@ def process_sets():
     try:
         yield [hvd.global_process_set, *sets]
     finally:
-        # If the job has ended, they are gone, and why is told already.
+        # If the job has ended, they no longer exist, and the reason is already reported.
         with contextlib.suppress(hvd.HorovodInternalError):
             for process_set in sets:
                 hvd.remove_process_set(process_set)
@@ -275,7 +275,7 @@ def process_sets():
 def run_programs(count, seed=None):
     """Runs `count` programs on all ranks of the job; returns how many were run.
 
-    Without a seed they are the same ones each time.
+    Without a seed, the programs are the same each time.
     """
     with process_sets() as sets:
         return drive(count, seed, sets) if hvd.rank() == 0 else follow(sets)
@@ -315,7 +315,7 @@ def main():
     parser.add_argument("--programs", type=int, required=True)
     parser.add_argument("--seed", type=int, required=True)
     arguments = parser.parse_args()
-    # It warns of functions that are made anew, which is meant here.
+    # It warns about functions that are created repeatedly, which is intended here.
     tf.get_logger().setLevel("ERROR")
     # A lost call is an error after seconds.
     os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", "5")

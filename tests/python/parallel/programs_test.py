@@ -2,7 +2,7 @@
 
 import programs_run
 
-# In each job of tests/parallel_runs_test.py, the same ones each time.
+# In each job of tests/parallel_runs_test.py, the same programs each time.
 PROGRAMS = {1: 60, 2: 200, 3: 60, 4: 40}
 
 

@@ -1,4 +1,4 @@
-"""The flight recorder of a rank, read by the rank itself."""
+"""A rank's flight recorder, read by the rank itself."""
 
 import inspect
 import os
@@ -29,7 +29,7 @@ def made():
 
 
 def line_of(test, text):
-    """The first line of a test that has such a text, as a recorder tells it."""
+    """The first line of a test with this text, as a recorder stores it."""
     lines, first = inspect.getsourcelines(test)
     number = next(number for number, each in enumerate(lines) if text in each)
     return f"{HERE}:{first + number}"
@@ -50,7 +50,7 @@ def test_an_eager_call():
     assert not call.compiled
 
 
-def test_the_order_is_that_of_all_ranks():
+def test_calls_are_recorded_in_the_agreed_order():
     before = made()
     names = ["one", "two", "three"]
     if hvd.rank() % 2:
@@ -118,27 +118,27 @@ def test_the_line_of_a_compiled_call():
     assert call.source == line_of(test_the_line_of_a_compiled_call, "hvd.allreduce")
 
 
-def test_what_the_package_calls_for_a_program_has_the_program_s_line():
+def test_internal_calls_have_the_programs_line():
     before = made()
     variable = tf.Variable(np.float32([1, 2]))
     hvd.broadcast_variables([variable], 0)
     hvd.broadcast_object({"a": 1}, 0)
-    test = test_what_the_package_calls_for_a_program_has_the_program_s_line
+    test = test_internal_calls_have_the_programs_line
     sources = {call.source for call in calls_since(before)}
     assert sources == {
         line_of(test, "hvd.broadcast_variables"), line_of(test, "hvd.broadcast_object"),
     }  # fmt: skip
 
 
-def test_what_a_thread_of_the_package_calls_has_the_program_s_line():
-    """It was told without one: "rank 1 was killed in allreduce 'tf_hvd_elastic_notice'"."""
+def test_calls_of_internal_threads_have_the_programs_line():
+    """It was reported without a line: "rank 1 was killed in allreduce 'tf_hvd_elastic_notice'"."""
     before = made()
     together = preemption.Together("noticed")
     together.say(hvd.rank())
     together.heard()
     together.finish()
     hvd.barrier()
-    test = test_what_a_thread_of_the_package_calls_has_the_program_s_line
+    test = test_calls_of_internal_threads_have_the_programs_line
     sources = [call.source for call in calls_since(before)]
     assert sources == [line_of(test, "together.say"), line_of(test, "hvd.barrier")]
 
@@ -168,7 +168,7 @@ def test_calls_that_fail():
     assert call.code == ("disagreement" if hvd.size() > 1 else "invalid")
 
 
-def test_a_program_that_makes_lines_all_the_time(monkeypatch):
+def test_a_program_that_keeps_creating_code(monkeypatch):
     from tf_hvd.core import call_sites
 
     monkeypatch.setattr(call_sites, "_MOST", 0)

@@ -1,5 +1,6 @@
-"""A module whose train step reduces its gradients: saved, stripped, loaded, and trained on."""
+"""A module with a train step that reduces gradients: saved, stripped, loaded, and trained."""
 
+import keras
 import pytest
 import tensorflow as tf
 
@@ -7,12 +8,13 @@ import tf_hvd as hvd
 import tf_hvd.keras as hvd_keras
 from tf_hvd.strip import strip_ops
 from tf_hvd.strip.api import find_ops
+from tf_hvd.strip.errors import StripError
 
 pytestmark = [pytest.mark.framework, pytest.mark.jobs(2)]
 
 
 class ByTape(tf.Module):
-    """A loop of one's own."""
+    """A custom loop."""
 
     def __init__(self):
         self.weight = tf.Variable(tf.ones((2, 1)))
@@ -27,7 +29,7 @@ class ByTape(tf.Module):
 
 
 class ByOptimizer(ByTape):
-    """The optimizer of a library, which counts the job's updates."""
+    """A library's optimizer, which counts the job's updates."""
 
     def __init__(self, library, passes=1):
         super().__init__()
@@ -70,10 +72,40 @@ def test_a_train_step_is_saved_stripped_loaded_and_trained_on(kind, folder):
         strip_ops(saved, stripped)
     hvd.barrier()
     loaded = tf.saved_model.load(saved)
-    # At the tenth the weights are compared, by all ranks: that which has saved it counts anew.
+    # At the tenth, all ranks compare the weights; the rank that saved the module counts from 0.
     for number in range(2, 13):
         assert update(loaded.train) == [1 - number * change] * 2
     if hvd.rank() == 0:
         assert not find_ops(stripped).found
-        alone = tf.saved_model.load(stripped)
-        assert update(alone.train) == [1 - change - 0.5 * calls] * 2
+        single = tf.saved_model.load(stripped)
+        assert update(single.train) == [1 - change - 0.5 * calls] * 2
+
+
+def test_export_of_keras_3_with_image_augmentation_may_contain_collectives(folder):
+    """The documentation said that `export()` never needs stripping.
+
+    With RandomFlip, Keras 3.15 exports the step of training.
+    """
+    image = keras.Input([4, 4, 1])
+    flipped = keras.layers.RandomFlip(seed=1)(image)
+    features = keras.layers.Flatten()(image)
+    layers = [hvd.SyncBatchNormalization(), keras.layers.Dense(2)]
+    for layer in layers:
+        features = layer(features)
+    inference = keras.Model(image, features)
+    outputs = keras.layers.Flatten()(flipped)
+    for layer in layers:
+        outputs = layer(outputs)
+    training = keras.Model(image, outputs)
+    if hvd.rank() == 0:
+        for name, model in (("training", training), ("inference", inference)):
+            model.export(f"{folder}/{name}", verbose=False)
+        assert not find_ops(f"{folder}/inference").found
+        if find_ops(f"{folder}/training").found:  # depends on the version of Keras
+            with pytest.raises(
+                StripError, match=r"export it without augmentation layers .*--assume"
+            ):
+                strip_ops(f"{folder}/training", f"{folder}/stripped")
+        else:
+            assert tuple(map(int, keras.__version__.split(".")[:2])) != (3, 15)
+    hvd.barrier()

@@ -1,4 +1,4 @@
-"""What an eager call of 4 bytes costs, counted: Python functions, lines that cores share, waits."""
+"""The cost of an eager call of 4 bytes: Python functions, cache lines shared by cores, waits."""
 
 import pytest
 import tensorflow as tf
@@ -12,8 +12,8 @@ MOST_LINES = 12
 
 
 @pytest.mark.parametrize("keywords", [{}, {"op": hvd.Sum}, {"op": hvd.Average}])
-def test_a_repeated_call_is_one_python_function_above_the_op(keywords, functions_called):
-    tf.compat.v1.get_default_graph()  # as many a program has one, which is then asked as well
+def test_a_repeated_call_runs_one_python_function(keywords, functions_called):
+    tf.compat.v1.get_default_graph()  # many programs have one, and the call then checks it too
     value = tf.constant([1.0])
 
     def call():
@@ -22,10 +22,10 @@ def test_a_repeated_call_is_one_python_function_above_the_op(keywords, functions
     for _ in range(2):
         call()
     names = [code.co_name for code in functions_called(call)]
-    assert names == ["call", "call"], "this test's own, and one of tf_hvd"
+    assert names == ["call", "call"], "one of this test, and one of tf_hvd"
 
 
-def test_what_differs_is_not_taken_for_a_repetition():
+def test_a_different_call_is_not_treated_as_repeated():
     rank, size = hvd.rank(), hvd.size()
     value = tf.constant([rank + 1.0])
     total = size * (size + 1) / 2
@@ -53,7 +53,7 @@ def test_a_repeated_call_has_its_gradient():
             assert tape.gradient(reduced, value).numpy() == expected
 
 
-def test_a_repeated_call_fails_as_the_first_one():
+def test_a_repeated_call_fails_like_the_first():
     texts = []
     for _ in range(3):
         with pytest.raises(tf.errors.InvalidArgumentError) as failure:
@@ -63,10 +63,10 @@ def test_a_repeated_call_fails_as_the_first_one():
 
 
 @pytest.mark.skipif(
-    hvd.size() != 2 or hvd.local_size() != 2, reason="counts those of two ranks of one machine"
+    hvd.size() != 2 or hvd.local_size() != 2, reason="counts those of two ranks on one machine"
 )
 def test_lines_and_system_calls_of_two_waiting_ranks():
-    """Of the batch that other tests disturb least: a rank whose core is taken is woken again."""
+    """In the least disturbed batch: a rank that loses its core is woken again."""
     value = tf.constant([1.0])
 
     def batch():

@@ -1,5 +1,7 @@
 """Gradients of different variables are never reduced with each other."""
 
+import gc
+import sys
 import threading
 
 import keras
@@ -10,6 +12,7 @@ import tf_keras
 
 import tf_hvd as hvd
 import tf_hvd.keras as hvd_keras
+from tf_hvd.collectives import sources
 from tf_hvd.training import agreement
 
 pytestmark = [pytest.mark.framework, pytest.mark.jobs(2, 4)]
@@ -23,7 +26,7 @@ def compiled(step, how):
 
 
 class TwoHeads:
-    """A trunk and two heads of one shape, with the names that Keras counts."""
+    """A trunk and two heads of one shape, with names numbered by Keras."""
 
     def __init__(self, library, names=(None, None)):
         self.trunk = library.layers.Dense(3)
@@ -44,7 +47,7 @@ class TwoHeads:
 
 
 def check_crossed(step, heads):
-    """All ranks get one error that names a variable of each head; then they go on."""
+    """All ranks get one error that names a variable of each head; then they continue."""
     step(0)
     texts = []
     for turn in range(2):
@@ -117,7 +120,7 @@ def test_heads_that_stay_on_their_rank_are_not_compared(options, broadcast):
 @pytest.mark.parametrize(
     ("library", "how"), [(keras, "function"), (keras, "jit"), (tf_keras, "function")]
 )
-def test_an_optimizer_whose_first_steps_were_alike(library, how):
+def test_an_optimizer_with_equal_first_steps(library, how):
     model = TwoHeads(library)
     hvd.broadcast_variables(model.variables, root_rank=0)
     optimizer = hvd_keras.DistributedOptimizer(library.optimizers.SGD(0.1))
@@ -134,8 +137,8 @@ def test_an_optimizer_whose_first_steps_were_alike(library, how):
     check_crossed(lambda task: steps[task](), model.heads)
 
 
-def test_two_threads_that_train_in_another_order_on_another_rank():
-    """Nothing overlaps: the second thread begins when the first has ended."""
+def test_two_threads_that_train_in_different_orders():
+    """Nothing overlaps: the second thread begins after the first has ended."""
     models = [keras.Sequential([keras.Input([3]), keras.layers.Dense(2)]) for _ in range(2)]
     for model in models:
         hvd.broadcast_variables(model.variables, root_rank=0)
@@ -164,7 +167,7 @@ def test_two_threads_that_train_in_another_order_on_another_rank():
 
 
 @pytest.mark.parametrize("resources", [True, False])
-def test_a_v1_graph_of_each_rank_for_a_task_of_its_own(resources):
+def test_a_v1_graph_per_rank_for_separate_tasks(resources):
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         trunk = tf.compat.v1.get_variable("trunk", [2, 3], use_resource=resources)
         heads = [
@@ -217,8 +220,8 @@ def test_rows_and_then_columns_of_a_grid_are_one_broadcast():
     assert gradient.numpy().tolist() == [4.0] * 3
 
 
-def test_ranks_whose_process_made_other_variables_before_agree():
-    """Numbers and counted names differ between the ranks, and what they mean does not."""
+def test_ranks_with_different_earlier_variables_agree():
+    """Numbers and counted names differ between the ranks, but not their meaning."""
     kept = [keras.layers.Dense(1) for _ in range(hvd.rank())]
     model = TwoHeads(keras)
     hvd.broadcast_variables(model.variables, root_rank=0)
@@ -226,3 +229,20 @@ def test_ranks_whose_process_made_other_variables_before_agree():
     assert len(gradients) == 6
     assert len(kept) == hvd.rank()
     assert hvd.allgather_object([g is None for g in gradients])[0] == [g is None for g in gradients]
+
+
+def test_a_variable_that_is_deleted_at_exit_is_silent(monkeypatch):
+    """At its exit the interpreter sets names of modules to None before it deletes variables."""
+    numbers = sources._Known.numbers
+    variable = tf.Variable(1.0)
+    hvd.broadcast_variables([variable], root_rank=0)
+    key = id(variable)
+    assert key in numbers
+    errors = []
+    monkeypatch.setattr(sys, "unraisablehook", errors.append)
+    with monkeypatch.context() as at_exit:
+        at_exit.setattr(sources, "_Known", None)
+        del variable
+        gc.collect()
+    numbers.pop(key, None)
+    assert not errors

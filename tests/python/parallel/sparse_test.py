@@ -1,7 +1,7 @@
 """allreduce of IndexedSlices against NumPy: both ways, and the choice between them.
 
-`rows(r)` is what rank r puts in. Row 1 is in every rank's, twice; the last row
-is in nobody's.
+`rows(r)` is the input of rank r. Row 1 occurs twice on every rank; the last row
+occurs on none.
 """
 
 import numpy as np
@@ -30,7 +30,7 @@ def dense(values, indices, count=ROWS):
 
 
 def expected(size, op="Sum", dtype=tf.float64, of=rows):
-    """Values and indices of the result: whole numbers, but for averages of floats."""
+    """Values and indices of the result: whole numbers, except averages of floats."""
     parts = [of(r, dtype) for r in range(size)]
     indices = np.unique(np.concatenate([i for _, i in parts]))
     total = sum(dense(v.astype(np.float64), i) for v, i in parts)[indices]
@@ -61,7 +61,7 @@ def reduce(values, indices, **options):
 
 @pytest.fixture
 def taken(monkeypatch):
-    """The ways that eager calls took: "rows" and "dense"."""
+    """The ways that eager calls used: "rows" and "dense"."""
     ways = []
     for way in ("rows", "dense"):
         original = getattr(sparse, f"_send_{way}")
@@ -76,7 +76,7 @@ def taken(monkeypatch):
 
 @pytest.fixture
 def no_small(monkeypatch):
-    """Small tensors are counted too."""
+    """Makes the ranks count rows of small tensors too."""
     monkeypatch.setattr(sparse, "SMALL_BYTES", -1)
 
 
@@ -105,7 +105,7 @@ def test_every_dtype(rank, size, way, op):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_int32_indices_and_the_dense_shape_stay(no_small, rank, size, way):
+def test_int32_indices_and_the_dense_shape_are_kept(no_small, rank, size, way):
     values, indices = rows(rank, index=np.int32)
     shape = tf.constant([ROWS, COLUMNS], tf.int32)
     result = hvd.allreduce(tf.IndexedSlices(values, indices, shape), op=hvd.Sum, sparse=way)
@@ -119,7 +119,7 @@ def test_int32_indices_and_the_dense_shape_stay(no_small, rank, size, way):
 @pytest.mark.parametrize("op", ["Sum", "Average"])
 @pytest.mark.parametrize("compression", ["none", "fp16"])
 def test_both_ways_and_the_dense_allreduce_have_the_same_bits(rank, dtype, op, compression):
-    """With numbers that round, tiny ones of both signs, and infinities."""
+    """With numbers that round, tiny numbers of both signs, and infinities."""
     random = np.random.default_rng(rank)
     values = random.normal(size=(40, 4)) * 10.0 ** random.integers(-9, 4, (40, 4))
     values[0], values[1, 0] = -0.0, -1e-30
@@ -144,7 +144,7 @@ def test_both_ways_and_the_dense_allreduce_have_the_same_bits(rank, dtype, op, c
 
 
 def test_half_precisions_are_summed_in_float32(rank, size):
-    """One by one, in the half precision, each addition of 1 would be lost."""
+    """Added one by one in half precision, each addition of 1 would be lost."""
     for dtype, big in ((tf.float16, 2048.0), (tf.bfloat16, 256.0)):
         part = slices(tf.constant([[big], *[[1.0]] * 4], dtype), tf.zeros([5], tf.int64))
         for way in ("rows", "dense"):
@@ -184,11 +184,11 @@ def test_rows_of_any_shape(evaluate, no_small, size, shape):
 
 
 @pytest.mark.ranks(2)
-def test_what_is_shorter_is_sent(no_small, taken, rank, size):
+def test_the_shorter_way_is_used(no_small, taken, rank, size):
     """float32 rows of 3 are 12 + 8 bytes; dense moves 2 (n - 1) / n * 100 * 13."""
     limit = 2 * (size - 1) * 1300 // size // 20
     for count, way in ((limit, "rows"), (limit + size, "dense")):
-        # All of them, or nearly, on the last rank: the others must follow.
+        # All rows, or nearly all, on the last rank: the others must follow.
         mine = count - (size - 1) if rank == size - 1 else 1
         part = slices(tf.ones([mine, 3]), tf.range(mine, dtype=tf.int64), 100)
         result = hvd.allreduce(part, op=hvd.Sum, sparse="auto")
@@ -198,11 +198,11 @@ def test_what_is_shorter_is_sent(no_small, taken, rank, size):
 
 
 @pytest.mark.ranks(2)
-def test_duplicates_and_compression_count_as_what_is_sent(no_small, taken):
+def test_sizes_are_counted_after_compression(no_small, taken):
     indices = tf.zeros([5000], tf.int64)
     hvd.allreduce(slices(tf.ones([5000, 3]), indices, 100))
     assert taken == ["rows"]
-    # 70 rows for 2 ranks: of 2 * 4 + 8 bytes where dense moves 900, of 8 * 4 + 8 where 3300.
+    # 70 rows on 2 ranks: of 2 * 4 + 8 bytes where dense moves 900, of 8 * 4 + 8 where 3300.
     count = 35 if hvd.size() == 2 else 0
     part = slices(tf.ones([count, 4], tf.float64), tf.range(count, dtype=tf.int64), 100)
     hvd.allreduce(part, compression=hvd.Compression.fp16)
@@ -231,8 +231,8 @@ def test_without_a_dense_shape_rows_are_sent(evaluate, rank, size, taken):
     assert set(taken) == {"rows"}
 
 
-def test_an_index_that_the_tensor_does_not_have_goes_through(no_small, rank, size):
-    """As rows: in the dense way one rank would fail and the others wait."""
+def test_an_index_outside_of_the_tensor_is_sent_as_rows(no_small, rank, size):
+    """As rows, because the dense way would fail on one rank while the others wait."""
     indices = tf.constant([0, 1000 if rank == 0 else 1], tf.int64)
     _, indices = reduce(tf.ones([2, 2]), indices, op=hvd.Sum)
     wanted = [0, 1000] if size == 1 else [0, 1, 1000]
@@ -240,7 +240,7 @@ def test_an_index_that_the_tensor_does_not_have_goes_through(no_small, rank, siz
 
 
 def test_one_function_takes_both_ways(no_small, size):
-    """Shapes that are known only when it runs; the counts cross the limit and return."""
+    """Shapes are known only at run time; the counts cross the limit and return."""
 
     @tf.function(
         input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([2], tf.int32)],
@@ -258,7 +258,7 @@ def test_one_function_takes_both_ways(no_small, size):
 
 @pytest.mark.not_compiled
 def test_in_a_loop(evaluate, no_small, rank, size):
-    """Iterations must not meet each other's."""
+    """Iterations must not be mixed up."""
 
     def function(values, indices):
         def body(i, total):
@@ -275,7 +275,7 @@ def test_in_a_loop(evaluate, no_small, rank, size):
 
 @pytest.mark.not_compiled
 @pytest.mark.parametrize("way", WAYS)
-def test_mixed_group(evaluate, no_small, rank, size, way):
+def test_groups_of_dense_tensors_and_slices(evaluate, no_small, rank, size, way):
     def function(one, values, indices, two):
         group = [one, slices(values, indices), two, slices(values * 2, indices, None)]
         results = hvd.grouped_allreduce(group, op=hvd.Sum, name="mixed", sparse=way)
@@ -293,7 +293,7 @@ def test_other_operations_are_refused_before_anything_is_sent(op, size):
     part = slices(*rows(0))
     with pytest.raises(NotImplementedError, match=op):
         hvd.allreduce(part, op=getattr(hvd, op))
-    if hvd.rank() == 0:  # the others send nothing: nothing may wait for them
+    if hvd.rank() == 0:  # the others send nothing, so nothing may wait for them
         with pytest.raises(NotImplementedError, match=op):
             hvd.grouped_allreduce([tf.ones([2]), part], op=getattr(hvd, op))
     equal(hvd.allreduce(tf.ones([1]), op=hvd.Sum), np.float32([size]))
@@ -307,7 +307,7 @@ def weights(rank, count):
 @pytest.mark.parametrize("op", ["Sum", "Average"])
 @pytest.mark.parametrize("way", WAYS)
 def test_derivative(evaluate, no_small, rank, size, way, op):
-    """Rank r's loss is sum(weights(r) * result); each row gets its index's, from all ranks."""
+    """Rank r's loss is sum(weights(r) * result); each row gets its index's sum across all ranks."""
     in_session = evaluate.__name__ == "run_in_session"
 
     def function(values, indices, w):
@@ -342,7 +342,7 @@ def test_second_derivative(rank, size, way):
     result, places = expected(size)
     mine = np.searchsorted(places, indices)
     equal(first, (3.0 * size * result**2)[mine])
-    # Each of the two of this rank's rows that share an index adds its own part.
+    # Of this rank's two rows with the same index, each adds its own part.
     counts = sum(np.bincount(np.searchsorted(places, rows(r)[1]), minlength=len(places))
                  for r in range(size))  # fmt: skip
     equal(outer.gradient(first, x), (6.0 * size * result * counts[:, None])[mine] * 1.0)

@@ -1,4 +1,4 @@
-"""The cost of a training step, counted: our Python functions, and calls. No clock."""
+"""The cost of a training step: tf_hvd's Python functions, and calls, without a clock."""
 
 import keras
 import pytest
@@ -9,12 +9,12 @@ from tf_hvd.core import _native
 
 pytestmark = [pytest.mark.framework, pytest.mark.jobs(2)]
 VARIABLES = 20
-# As on 2026-11-30, and a little more: who adds to each step raises them knowingly.
+# As on 2026-11-30, and slightly more: raise them deliberately if each step needs more.
 MOST_FUNCTIONS, MOST_FOR_A_VARIABLE = 180, 8
 
 
 def training(count=VARIABLES):
-    """What applies the gradients of so many small variables."""
+    """Applies the gradients of `count` small variables."""
     optimizer = hvd.keras.DistributedOptimizer(keras.optimizers.SGD(0.1))
     variables = [tf.Variable(tf.zeros([8])) for _ in range(count)]
     gradients = [tf.ones([8]) for _ in variables]
@@ -23,7 +23,7 @@ def training(count=VARIABLES):
 
 
 def begun(step):
-    """The step, after those that differ from all others."""
+    """The step, after its first runs, which differ from later ones."""
     for _ in range(3):
         step()
     return step
@@ -46,14 +46,14 @@ def submitted(step):
     return _native.library.tf_hvd_submitted_count() - before
 
 
-def test_python_of_an_eager_update(ours_called):
+def test_python_functions_of_an_eager_update(ours_called):
     of_one = ours_called(begun(training(1)))
     assert len(of_one) <= MOST_FUNCTIONS, sorted(of_one)
     of_many = ours_called(begun(training(VARIABLES + 1)))
     assert len(of_many) - len(of_one) <= MOST_FOR_A_VARIABLE * VARIABLES, sorted(of_many)
 
 
-def test_a_compiled_step_runs_no_python_of_ours(ours_called):
+def test_a_compiled_step_runs_no_tf_hvd_python(ours_called):
     assert ours_called(begun(tf.function(training(), autograph=False))) == []
 
 

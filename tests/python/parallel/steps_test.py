@@ -1,4 +1,4 @@
-"""Optimizers say at which update they are: ranks that are at different ones get an error."""
+"""Optimizers send their update number: ranks at different updates get an error."""
 
 import pathlib
 import time
@@ -26,7 +26,7 @@ OPTIMIZERS = {
 
 
 class InterruptedStepError(Exception):
-    """What a program's own check raises in the middle of a step."""
+    """Raised by a program's own check in the middle of a step."""
 
 
 @pytest.mark.parametrize("sparse", [None, "auto", "rows", "dense"])
@@ -66,13 +66,13 @@ def test_gradients_pass_through_and_the_step_has_none(size):
 
 @pytest.mark.parametrize("in_function", [False, True], ids=["eager", "function"])
 @pytest.mark.parametrize("kind", list(OPTIMIZERS))
-def test_a_step_that_failed_on_one_rank_and_is_retried_there(rank, kind, in_function):
-    """Its gradients of step 1 met the others' of step 2, and nobody was told."""
+def test_a_failed_step_retried_on_one_rank(rank, kind, in_function):
+    """Its gradients of step 1 were combined with the others' of step 2, unnoticed."""
     optimizer = hvd.DistributedOptimizer(OPTIMIZERS[kind]())
     variable = tf.Variable([1.0])
     fails = tf.Variable(False)
 
-    # The update is made of what has been reduced: after it, and before it is applied.
+    # The update depends on the reduced gradients: after the reduction, before it is applied.
     clip = "_transform_gradients" if kind == "legacy" else "_clip_gradients"
     inner = getattr(optimizer, clip)
 
@@ -100,15 +100,15 @@ def test_a_step_that_failed_on_one_rank_and_is_retried_there(rank, kind, in_func
         fails.assign(False)
     else:
         step()
-    # Both ranks are told, and by the numbers of both.
+    # Both ranks get an error with the numbers of both.
     with pytest.raises(tf.errors.FailedPreconditionError) as error:
         step()
     assert "rank 0 is at step 2, rank 1 is at step 1" in str(error.value)
 
 
 @pytest.mark.parametrize("kind", list(OPTIMIZERS))
-def test_what_one_rank_has_loaded_is_broadcast_after_the_first_update(rank, kind):
-    """As many scripts do: the first update makes the optimizer's variables."""
+def test_a_loaded_state_is_broadcast_after_the_first_update(rank, kind):
+    """As in many scripts: the first update creates the optimizer's variables."""
     optimizer = hvd.DistributedOptimizer(OPTIMIZERS[kind]())
     variable = tf.Variable([1.0])
     optimizer.iterations.assign(1000 if rank == 0 else 0)
@@ -119,8 +119,8 @@ def test_what_one_rank_has_loaded_is_broadcast_after_the_first_update(rank, kind
     assert int(optimizer.iterations) == 1003
 
 
-def test_steps_of_keras_that_are_no_updates(rank):
-    """Loss scales that skip on all ranks, accumulation, several passes, two lists in turn."""
+def test_keras_steps_without_updates(rank):
+    """Loss scales that skip on all ranks, accumulation, several passes, two alternating lists."""
     variable, other = tf.Variable([1.0]), tf.Variable([1.0])
     made = [
         hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0))),
@@ -138,8 +138,8 @@ def test_steps_of_keras_that_are_no_updates(rank):
 
 @pytest.mark.parametrize("initialised", [True, False])
 @pytest.mark.parametrize("passes", [1, 2])
-def test_v1_session(rank, passes, initialised):
-    """A step that failed on rank 1 behind its collectives, and is made again there."""
+def test_a_failed_step_in_a_v1_session(rank, passes, initialised):
+    """A step that failed on rank 1 after its collectives, and is repeated there."""
     with tf.Graph().as_default(), v1.Session() as session:
         variable = v1.get_variable("w", initializer=tf.zeros([1]), use_resource=True)
         fails = v1.placeholder_with_default(False, [])
@@ -157,7 +157,7 @@ def test_v1_session(rank, passes, initialised):
         for _ in range(2 * passes):
             session.run(train)
         if passes > 1 or not initialised:
-            return  # without local variables no step is known, and nothing stands in the way
+            return  # without local variables no step is known, so nothing is compared
         if rank == 1:
             with pytest.raises(tf.errors.InvalidArgumentError, match="own check"):
                 session.run(train, {fails: True})
@@ -167,7 +167,7 @@ def test_v1_session(rank, passes, initialised):
             session.run(train)
 
 
-def test_v1_eager(rank):
+def test_a_failed_step_in_eager_v1(rank):
     optimizer = hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(1.0))
     variable = tf.Variable([0.0])
 
@@ -197,8 +197,8 @@ def test_a_rank_that_has_joined_is_not_compared(rank):
         hvd.join()
 
 
-def test_optimizers_that_share_a_name_go_on_after_a_join(rank):
-    """As those of a GAN do. The steps of one were counted from those of the other."""
+def test_optimizers_with_one_name_continue_after_a_join(rank):
+    """As in a GAN. The steps of one were counted from those of the other."""
     models = [
         (hvd.DistributedOptimizer(keras.optimizers.SGD(1.0)), tf.Variable(tf.zeros([n]), name=name))
         for n, name in enumerate(["discriminator", "generator"], start=1)
@@ -219,7 +219,7 @@ def test_optimizers_that_share_a_name_go_on_after_a_join(rank):
 
 
 def test_a_step_retried_after_a_join_is_noticed(rank):
-    """Ranks that have joined have made fewer updates: they count anew from there."""
+    """Ranks that have joined have made fewer updates, so counts restart after a join."""
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
     variable = tf.Variable([0.0])
     optimizer.build([variable])
@@ -232,15 +232,15 @@ def test_a_step_retried_after_a_join_is_noticed(rank):
     hvd.join()
     update()
     if rank != 1:
-        # Makes as if it had applied one more than the others.
+        # Simulates one more applied update than the others.
         hooks.noted(optimizer)._counts.applied.add()
     with pytest.raises(tf.errors.FailedPreconditionError, match=r"is at step"):
         update()
 
 
 @pytest.mark.jobs(2)
-def test_what_a_step_that_failed_on_all_ranks_leaves_behind(rank, tmp_path):
-    """Rank 0 has made a call that rank 1 has not: rank 1's next is answered by it."""
+def test_calls_left_over_from_a_step_that_failed_on_all_ranks(rank, tmp_path):
+    """Rank 0 has made a call that rank 1 has not: it is matched with rank 1's next call."""
     folder = hvd.broadcast_object(str(tmp_path), 0)
 
     def note(what):
@@ -262,7 +262,7 @@ def test_what_a_step_that_failed_on_all_ranks_leaves_behind(rank, tmp_path):
 
     @tf.function(autograph=False)
     def step(value):
-        # Rank 1 fails while its first call waits for rank 0's, which goes on until its second.
+        # Rank 1 fails while its first call waits for rank 0's, which continues to its second.
         begins = (lambda: True) if rank == 1 else (lambda: noted("rank 1 failed"))
         here = tf.ensure_shape(once(begins, value), [])
         first = hvd.allreduce(here, name="first", op=hvd.Sum)

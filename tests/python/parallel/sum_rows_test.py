@@ -1,4 +1,4 @@
-"""Sums of rows with the same index: in their order, and in pairs, as on a GPU."""
+"""Sums of rows with the same index: in order, and in pairs as on a GPU."""
 
 import numpy as np
 import pytest
@@ -12,19 +12,19 @@ DTYPES = (
     "complex64", "complex128",
 )  # fmt: skip
 DEVICES = ["CPU:0", *(["GPU:0"] if tf.config.get_visible_devices("GPU") else [])]
-# A compiled step sums in pairs wherever there is a GPU: it does not know where it will run.
+# A compiled step sums in pairs if the machine has a GPU: it does not know where it will run.
 IN_ORDER = [False] if len(DEVICES) > 1 else [False, True]
 each_device = pytest.mark.parametrize("device", DEVICES)
 
 
 def listed(places, count):
-    """The rows' numbers, those of one sum behind each other, and where each sum's end."""
+    """The rows' numbers, ordered by sum, and the end of each sum."""
     order = np.argsort(places, kind="stable")
     return order, np.searchsorted(places[order], np.arange(count), side="right")
 
 
 def numbers(dtype, shape, seed=0):
-    """Numbers whose sums round, or wrap around."""
+    """Numbers with sums that round or wrap around."""
     random = np.random.default_rng(seed)
     kind = np.dtype(dtype)
     if kind.kind in "iu":
@@ -43,7 +43,7 @@ def one_by_one(values, places, count):
 
 
 def summed(values, places, count, compiled=IN_ORDER[-1]):
-    """Each place must have a row: a compiled step has as many sums as rows, the last ones zeros."""
+    """Each place must have a row: a compiled step has as many sums as rows, the last ones zero."""
     step = tf.function(row_sums.sum_by_index, autograph=False, jit_compile=compiled)
     with tf.device("CPU:0"):
         sums, indices = step(tf.constant(values), tf.constant(places), True, "CPU:0")
@@ -65,7 +65,7 @@ def equal(actual, wanted):
 
 @pytest.mark.parametrize("compiled", IN_ORDER)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_rows_are_summed_in_their_order(dtype, compiled):
+def test_rows_are_summed_in_order(dtype, compiled):
     places = np.random.default_rng(1).integers(0, 40, 500)
     values = numbers(dtype, (500, 3, 5))
     equal(summed(values, places, 40, compiled), one_by_one(values, places, 40))
@@ -77,7 +77,7 @@ def test_rows_are_summed_in_their_order(dtype, compiled):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rows_are_summed_in_pairs(dtype, device, compiled):
     places = np.random.default_rng(1).integers(0, 40, 500)
-    places[places == 7] = 8  # of which there is none
+    places[places == 7] = 8  # place 7 then has no row
     values = np.random.default_rng(2).integers(0, 6, (500, 3, 5)).astype(dtype)
     exact = tf.function(lambda: in_pairs(values, places, 41), jit_compile=compiled)
     with tf.device(device):
@@ -95,8 +95,8 @@ def test_shapes_without_elements_and_rows_of_one(shape, places, count, sums_of):
     equal(sums_of(values, places, count), one_by_one(values, places, count))
 
 
-def test_many_rows_have_the_same_bits_each_time():
-    """So many that TensorFlow, or XLA, could give them to several threads."""
+def test_sums_of_many_rows_are_reproducible():
+    """Enough rows for TensorFlow, or XLA, to divide them among several threads."""
     places = np.random.default_rng(1).integers(0, 20, 50_000)
     places[:20] = np.arange(20)
     values = numbers("float32", (50_000, 64))
@@ -133,7 +133,7 @@ def test_derivatives(sums_of):
 @pytest.mark.skipif(len(DEVICES) == 1, reason="no GPU")
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int32"])
 @pytest.mark.parametrize("way", ["rows", "dense"])
-def test_an_allreduce_of_slices_on_a_gpu_has_the_cpus_sums(rank, dtype, way):
+def test_an_allreduce_of_slices_is_equal_on_gpu_and_cpu(rank, dtype, way):
     indices = np.random.default_rng(rank).integers(0, 12, 60)
     kind = tf.as_dtype(dtype).as_numpy_dtype
     values = np.random.default_rng(rank).integers(-9, 9, (60, 4)).astype(kind)

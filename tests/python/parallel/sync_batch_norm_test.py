@@ -1,4 +1,4 @@
-"""SyncBatchNormalization: what one rank would compute on all ranks' batches together."""
+"""SyncBatchNormalization: equals one rank's result on the batches of all ranks."""
 
 import keras
 import numpy as np
@@ -18,7 +18,7 @@ LAYERS = {kind: library.layers.BatchNormalization for kind, library in LIBRARIES
 
 
 def batch_of(rank, rows, shape=(3,)):
-    """A rank's batch; the last rank of a larger job has no rows at all when rows is 0."""
+    """A rank's batch; if rows is 0, the last rank of a larger job has no rows."""
     return np.random.default_rng(rank).normal(rank, 1 + rank, (rows, *shape))
 
 
@@ -27,7 +27,7 @@ def close(actual, expected):
 
 
 def train(layer, x, weights, **arguments):
-    """Output, gradient of sum(weights * output) by x and by gamma, in training."""
+    """Returns the output, and the gradients of sum(weights * output) by x and by gamma."""
     x = tf.constant(x)
     with tf.GradientTape() as tape:
         tape.watch(x)
@@ -41,7 +41,7 @@ def train(layer, x, weights, **arguments):
 @pytest.mark.parametrize("kind", list(LAYERS))
 @pytest.mark.parametrize("shape", [(3,), (2, 2, 3)], ids=["vectors", "images"])
 @pytest.mark.parametrize("uneven", [False, True], ids=["even", "uneven"])
-def test_as_one_large_batch(kind, shape, uneven, rank, size):
+def test_result_equals_one_large_batch(kind, shape, uneven, rank, size):
     rows = [4 if not uneven else 3 * (r % 3) for r in range(size)]
     rows[0] = 4
     batches = [batch_of(r, n, shape) for r, n in enumerate(rows)]
@@ -57,15 +57,15 @@ def test_as_one_large_batch(kind, shape, uneven, rank, size):
     close(by_x, all_by_x[mine])
     close(hvd.allreduce(tf.constant(by_gamma), op=hvd.Sum).numpy(), all_by_gamma)
     close(layer.moving_mean.numpy(), plain.moving_mean.numpy())
-    if not (kind == "tf_keras" and len(shape) > 1):  # there the plain layer is the fused
-        # kernel, which keeps the variance with Bessel's correction
+    if not (kind == "tf_keras" and len(shape) > 1):  # there the plain layer uses the fused
+        # kernel, which applies Bessel's correction to the variance
         close(layer.moving_variance.numpy(), plain.moving_variance.numpy())
 
 
 @pytest.mark.ranks(3)
 @pytest.mark.parametrize("kind", list(LAYERS))
 def test_process_set(kind, rank, size):
-    """Ranks 0 and 2 have one large batch; every other rank has its own."""
+    """Ranks 0 and 2 form one large batch; every other rank has its own."""
     pair = hvd.add_process_set([0, 2])
     layer = synchronized(LAYERS[kind], pair)(dtype="float64", momentum=0.5)
     again = type(layer).from_config(layer.get_config())
@@ -74,7 +74,7 @@ def test_process_set(kind, rank, size):
     plain = LAYERS[kind](dtype="float64", momentum=0.5)
     all_y = plain(np.concatenate([batches[r] for r in members]), training=True).numpy()
     mine = slice(4 * members.index(rank), 4 * members.index(rank) + 4)
-    for each in (layer, again):  # a clone is of the same set
+    for each in (layer, again):  # a clone has the same set
         close(each(batches[rank], training=True).numpy(), all_y[mine])
         close(each.moving_mean.numpy(), plain.moving_mean.numpy())
         close(each.moving_variance.numpy(), plain.moving_variance.numpy())
@@ -86,8 +86,8 @@ def test_process_set(kind, rank, size):
 
 
 @pytest.mark.parametrize("kind", list(LAYERS))
-def test_own_call_is_the_plain_one_in_all_but_the_ranks(kind, rank, size):
-    """Axes, masks, dtypes, training as a tensor, frozen: as the plain layer, on equal batches."""
+def test_call_equals_the_plain_layers_call(kind, rank, size):
+    """Axes, masks, dtypes, tensors as `training`, frozen: like the plain layer on equal batches."""
     options = [{"axis": 1}, {"center": False}, {"scale": False}, {"dtype": "mixed_float16"}]
     for arguments in options:
         layer = synchronized(LAYERS[kind])(momentum=0.5, **arguments)
@@ -107,7 +107,7 @@ def test_own_call_is_the_plain_one_in_all_but_the_ranks(kind, rank, size):
     np.testing.assert_allclose(
         layer(x, training=True, mask=mask), plain(x, training=True, mask=mask), rtol=1e-3, atol=1e-3
     )
-    with pytest.raises(ValueError, match="one dimension less"):
+    with pytest.raises(ValueError, match="one dimension fewer"):
         layer(x, training=True, mask=mask[0])
     layer.trainable = False
     before = np.array(layer.moving_mean)
@@ -129,14 +129,14 @@ def test_training_may_be_a_tensor():
 
 
 @pytest.mark.parametrize("argument", [{"renorm": True}, {"virtual_batch_size": 2}])
-def test_arguments_that_have_no_meaning(argument):
-    with pytest.raises(ValueError, match="those of all ranks' whole batches"):
+def test_unsupported_arguments_are_refused(argument):
+    with pytest.raises(ValueError, match="whole batches of all ranks"):
         synchronized(tf_keras.layers.BatchNormalization)(**argument)
     with pytest.raises(ValueError, match="not a class of BatchNormalization"):
         synchronized(tf_keras.layers.Dense)
 
 
-def test_masked_elements_do_not_count(rank, size):
+def test_masked_elements_are_ignored(rank, size):
     batches = [batch_of(r, 4, (5, 2)) for r in range(size)]
     masks = [np.random.default_rng(50 + r).random((4, 5)) < 0.6 for r in range(size)]
     x = np.where(masks[rank][..., None], batches[rank], np.nan)
@@ -147,7 +147,7 @@ def test_masked_elements_do_not_count(rank, size):
 
 
 def test_large_means_do_not_cancel(rank, size):
-    """float32 with a mean of 10,000 standard deviations: squares would lose all digits."""
+    """float32 with a mean of 10,000 standard deviations: squares would lose all precision."""
     batches = [1e4 + np.random.default_rng(r).normal(0, 1, (256, 1)) for r in range(size)]
     x = batches[rank].astype(np.float32)
     _, variance = global_moments(tf.constant(x), [0])
@@ -155,14 +155,14 @@ def test_large_means_do_not_cancel(rank, size):
     np.testing.assert_allclose(variance.numpy(), expected, rtol=1e-3)
 
 
-def test_nothing_at_all():
+def test_all_batches_are_empty():
     mean, variance = global_moments(tf.zeros([0, 3]), [0])
     assert mean.numpy().tolist() == variance.numpy().tolist() == [[0, 0, 0]]
 
 
 @pytest.mark.parametrize("kind", list(LAYERS))
 def test_in_fit(kind, rank, size):
-    """Moving statistics after a step of `fit` are those of all ranks' data."""
+    """After a step of `fit`, the moving statistics are those of all ranks' data."""
     layers = LIBRARIES[kind]
     layer = synchronized(LAYERS[kind])(momentum=0.0)
     model = layers.Sequential([layers.Input((3,)), layer, layers.layers.Dense(1)])
@@ -176,12 +176,12 @@ def test_in_fit(kind, rank, size):
 
 def test_fused_is_refused():
     for fused in (True, None):
-        with pytest.raises(ValueError, match="leave fused= out"):
+        with pytest.raises(ValueError, match="Remove the `fused` argument"):
             hvd.SyncBatchNormalization(fused=fused)
 
 
-def test_config_says_the_plain_layer():
-    """With Keras' own word for such a layer."""
+def test_config_names_the_plain_layer():
+    """It uses Keras' own argument for such a layer."""
     layer = hvd.SyncBatchNormalization(momentum=0.25)
     saved = keras.saving.serialize_keras_object(layer)
     assert (saved["module"], saved["class_name"]) == ("keras.layers", "BatchNormalization")
@@ -192,7 +192,7 @@ def test_config_says_the_plain_layer():
 
 
 def small_model(kind, layer):
-    """A layer within a model within a model."""
+    """A layer inside a model inside a model."""
     library = LIBRARIES[kind]
     inputs = library.Input((3,))
     inner = library.Model(inputs, layer(inputs))
@@ -209,11 +209,11 @@ def fit(model, rank):
     ("kind", "ending"),
     [(kind, ending) for kind in LAYERS for ending in (".keras", ".h5")] + [("tf_keras", "")],
 )
-def test_a_loaded_model_goes_on_with_the_batches_of_all_ranks(kind, ending, rank, size, tmp_path):
-    """A random program found it: Keras loads the plain layer, without a word."""
+def test_loaded_model_normalizes_over_all_ranks(kind, ending, rank, size, tmp_path):
+    """Regression, found by a random program: Keras silently loads the plain layer."""
     library = LIBRARIES[kind]
     model = small_model(kind, synchronized(LAYERS[kind])(momentum=0.5))
-    loss = library.losses.MeanSquaredError()  # by name Keras 3 cannot load it from an .h5
+    loss = library.losses.MeanSquaredError()  # Keras 3 cannot load it by name from an .h5
     model.compile(DistributedOptimizer(library.optimizers.SGD(0.01)), loss)
     fit(model, rank)
     path = hvd.broadcast_object(str(tmp_path / f"model{ending}"), 0)
@@ -222,7 +222,7 @@ def test_a_loaded_model_goes_on_with_the_batches_of_all_ranks(kind, ending, rank
     hvd.barrier()
     loaded, plain = load_model(path), library.models.load_model(path)
     hvd.barrier()
-    if (kind, ending) == ("keras", ".h5"):  # Keras 3 loads an optimizer that it cannot use
+    if (kind, ending) == ("keras", ".h5"):  # Keras 3 loads an unusable optimizer
         loaded.compile(DistributedOptimizer(library.optimizers.SGD(0.01)), loss)
         plain.compile(library.optimizers.SGD(0.01), loss)
     for each in (model, loaded):
@@ -230,7 +230,7 @@ def test_a_loaded_model_goes_on_with_the_batches_of_all_ranks(kind, ending, rank
     for a, b in zip(model.get_weights(), loaded.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
     DistributedOptimizer(plain.optimizer)
-    if size == 1:  # it is alone with its batch
+    if size == 1:  # the only rank has only its own batch
         return fit(plain, rank)
     with pytest.raises(GuardError, match=r"(?s)SyncBatchNormalization.*synchronized=True"):
         fit(plain, rank)
@@ -238,12 +238,12 @@ def test_a_loaded_model_goes_on_with_the_batches_of_all_ranks(kind, ending, rank
 
 @pytest.mark.jobs(2, 3)
 @pytest.mark.parametrize("kind", list(LAYERS))
-def test_synchronized_of_keras_is_not_over_ranks(kind):
+def test_synchronized_of_keras_is_refused(kind):
     layer = LAYERS[kind](synchronized=True)
     x = tf.ones([2, 3])
     assert layer(x, training=False).shape == x.shape
     for train in (layer, tf.function(layer)):
-        with pytest.raises(GuardError, match=r"synchronized=True.*not the \d+ ranks"):
+        with pytest.raises(GuardError, match=r"synchronized=True.*not to the \d+ ranks"):
             train(x, training=True)
     with unguarded():
         assert layer(x, training=True).shape == x.shape

@@ -1,4 +1,4 @@
-"""barrier and join: nobody goes on before all are there."""
+"""barrier and join: no rank continues before all have arrived."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ import tf_hvd as hvd
 
 @pytest.fixture
 def arrivals(tmp_path, size):
-    """A folder that all ranks see; each puts a file there when it arrives."""
+    """A shared folder; each rank creates a file there when it arrives."""
     folder = hvd.broadcast_object(str(tmp_path))
 
     class Arrivals:
@@ -22,16 +22,16 @@ def arrivals(tmp_path, size):
     return Arrivals()
 
 
-def test_nobody_leaves_before_all_have_come(arrivals, size):
+def test_no_rank_leaves_a_barrier_early(arrivals, size):
     for step in range(5):
         arrivals.arrive(step)
         assert hvd.barrier() is None
         assert arrivals.count(step) == size
-        hvd.barrier(name="again")  # or the next file could be there before it is looked for
+        hvd.barrier(name="again")  # otherwise the next file could exist before the check
 
 
 def test_barrier_in_a_function_runs_in_order(arrivals, size):
-    """Its result is not used, and it runs between the two calls around it."""
+    """It runs between the two calls around it, although its result is unused."""
 
     @tf.function
     def function():
@@ -56,22 +56,22 @@ def test_barrier_as_a_control_dependency_in_v1(arrivals, size):
 
 
 @pytest.mark.not_compiled
-def test_join_says_who_came_last(evaluate, rank, size):
-    """Rank r has r more batches than rank 0; sums are of those who still have some."""
+def test_join_returns_the_last_rank(evaluate, rank, size):
+    """Rank r has r more batches than rank 0; sums include the ranks that still have some."""
     for batch in range(rank + 1):
         total = hvd.allreduce(tf.constant([1.0]), op=hvd.Sum, name=f"batch_{batch}")
         assert total.numpy().tolist() == [size - batch]
     assert evaluate(lambda: hvd.join()) == size - 1
 
 
-def test_join_is_a_number(rank, size):
+def test_join_returns_a_number(rank, size):
     result = hvd.join()
     assert (result.dtype, result.shape) == (tf.int32, [])
     assert 0 <= int(result) < size
     assert hvd.allgather_object(int(result)) == [int(result)] * size
 
 
-def test_join_whose_result_is_not_used_runs(rank, size):
+def test_join_with_an_unused_result_runs(rank, size):
     """In a tf.function; afterwards the ranks work together as before."""
 
     @tf.function
@@ -87,7 +87,7 @@ def test_join_whose_result_is_not_used_runs(rank, size):
 
 
 @pytest.mark.ranks(2)
-def test_join_does_not_go_with_what_needs_all(rank):
+def test_operations_that_need_all_ranks_fail_during_join(rank):
     if rank == 0:
         with pytest.raises(tf.errors.FailedPreconditionError, match="join"):
             hvd.broadcast(tf.constant(1), 0, name="needs_all")

@@ -1,7 +1,7 @@
-"""Runs every cell of the table in docs/collectives.md; in jobs of other than 2 ranks, eager ones.
+"""Runs every cell of the table in docs/collectives.md; eagerly unless the job has 2 ranks.
 
-A cell where the operation is defined gives the bits that NumPy gives; any other
-ends with the error that the page tells of. The last test counts the cells.
+Where the operation is defined, results are bitwise equal to NumPy's. Other cells end with the
+error that the page describes. The last test counts the cells.
 """
 
 import os
@@ -25,12 +25,12 @@ def mode(request):
 
 
 def shapes(operation):
-    """Of the tensors of a call."""
+    """The shapes of a call's tensors."""
     return [(5, 3), (4,)] if operation.function.startswith("grouped") else [(5, 3)]
 
 
 def inputs(operation, dtype, place):
-    """What a rank gives. Where ranks may have other numbers of rows, they have."""
+    """A rank's input, with different numbers of rows where ranks may differ."""
     uneven = "gather" in operation.function or operation.function == "alltoall"
     arrays = []
     for shape in shapes(operation):
@@ -40,12 +40,12 @@ def inputs(operation, dtype, place):
 
 
 def splits(place, size):
-    """To whom the rows of `inputs` go: one to each, all others to the last rank."""
+    """The destinations of the rows of `inputs`: one row to each, the rest to the last rank."""
     return [1] * (size - 1) + [5 + place - (size - 1)]
 
 
 def expected(operation, dtype, rank, size):
-    """What the rank gets, from what all ranks give."""
+    """The rank's result, from all ranks' inputs."""
     columns = list(zip(*[inputs(operation, dtype, r) for r in range(size)], strict=True))
     match operation.function.removeprefix("grouped_"):
         case "allreduce":
@@ -58,7 +58,7 @@ def expected(operation, dtype, rank, size):
             everybody = [splits(r, size) for r in range(size)]
             return list(reference.alltoall(columns[0], everybody, rank))
         case _:
-            return [c[size - 1] for c in columns]  # broadcasts, of the last rank
+            return [c[size - 1] for c in columns]  # broadcasts from the last rank
 
 
 def make_variables(operation, arrays):
@@ -88,7 +88,7 @@ def run_cells(operation, dtypes, evaluate, rank, size):
     given = {dtype: inputs(operation, dtype, rank) for dtype in dtypes}
     in_place, in_session = operation.function == "broadcast_", evaluate.__name__ == "run_in_session"
     variables = {}
-    if in_place and not in_session:  # a function does not make variables
+    if in_place and not in_session:  # a function cannot create variables
         variables = {dtype: make_variables(operation, arrays) for dtype, arrays in given.items()}
 
     def function(*flat):
@@ -121,8 +121,8 @@ def test_defined_cells(operation, evaluate, mode, rank, size):
 
 
 @every_operation
-def test_other_cells(operation, evaluate, mode, rank, size):
-    """What is not defined, by the text that the page has."""
+def test_undefined_cells_give_the_documented_error(operation, evaluate, mode, rank, size):
+    """Undefined cells give the error on the page."""
     if mode not in operation.modes:
         return  # the next test
     for cell in [c for c in table.cells(operation) if c.mode == mode and not c.defined]:
@@ -134,8 +134,8 @@ def test_other_cells(operation, evaluate, mode, rank, size):
 
 
 @every_operation
-def test_other_modes(operation, evaluate, mode):
-    """Reference variables: TensorFlow has none but in a v1 graph."""
+def test_reference_variables_need_a_v1_graph(operation, evaluate, mode):
+    """Reference variables: TensorFlow has them only in a v1 graph."""
     cells = [c for c in table.cells(operation) if c.mode == mode and mode not in operation.modes]
     for cell in cells:
         array = reference.numbers(cell.dtype, (3,), 0)
@@ -146,7 +146,7 @@ def test_other_modes(operation, evaluate, mode):
 
 
 def plain_results(rank, size):
-    """What the operations without tensors give: on one machine, or on pretended ones."""
+    """The results of operations without tensors, on one machine or on simulated ones."""
     on_each = int(os.environ.get("TF_HVD_RANKS_PER_NODE", "0")) or size
     return {
         "HorovodRank": rank, "HorovodSize": size,
@@ -167,7 +167,7 @@ def test_operations_without_tensors(operation, evaluate, rank, size):
         result = function()
         if operation.op_type != "HorovodBarrier":
             return result
-        # It has no value; in a graph what comes after it has to wait for it.
+        # It has no value; in a graph, later ops must wait for it.
         with tf.control_dependencies([] if result is None else [result]):
             return tf.identity(-1)
 

@@ -1,4 +1,4 @@
-"""The timeline of a job: what is in the files, while programs run."""
+"""The timeline of a job: the contents of its files, while programs run."""
 
 import contextlib
 import ctypes
@@ -28,7 +28,7 @@ def written(folder):
             program()
         finally:
             hvd.stop_timeline()
-        hvd.barrier()  # all have written theirs
+        hvd.barrier()  # all ranks have written their files
         files = [path, *(path.replace(".json", f".rank-{r}.json") for r in range(1, hvd.size()))]
         return [trace for file in files for trace in trace_reader.read(file)]
 
@@ -49,7 +49,7 @@ def operations_of(trace):
     }
 
 
-def test_each_call_of_each_rank_is_there(written, rank, size):
+def test_each_call_of_each_rank_is_recorded(written, rank, size):
     def program():
         hvd.allreduce(tf.ones([1000]), name="sum", op=hvd.Sum)
         hvd.grouped_allreduce([tf.ones([3]), tf.ones([4])], name="group")
@@ -85,7 +85,7 @@ def test_each_call_of_each_rank_is_there(written, rank, size):
                 assert operation.begin <= part.begin <= part.end <= operation.end
 
 
-def test_all_ranks_times_are_of_one_clock(written, rank):
+def test_all_ranks_use_one_clock(written, rank):
     marks = []
 
     def program():
@@ -104,8 +104,8 @@ def test_all_ranks_times_are_of_one_clock(written, rank):
 
 
 @pytest.mark.ranks(2)
-def test_a_rank_that_is_late_is_named_in_each_step(written, rank, size):
-    """By as much as it was late: compared with its own clock."""
+def test_a_late_rank_is_named_in_each_step(written, rank, size):
+    """By the delay that its own clock shows."""
     late = size - 1
     times = []
 
@@ -127,11 +127,11 @@ def test_a_rank_that_is_late_is_named_in_each_step(written, rank, size):
         abs(step.late[1] - (made[late][number] - min(each[number] for each in made[:late])))
         for number, step in enumerate(found.steps.steps)
     ]
-    assert min(off) < 5 * MS  # of 100, in the best step: a busy machine holds up calls
+    assert min(off) < 5 * MS  # of 100, in the best step: a busy machine delays calls
     assert f"Rank {late} " in found.advice
 
 
-def test_bytes_in_flight_come_and_go(written):
+def test_bytes_in_flight_rise_and_fall(written):
     def program():
         for _ in range(3):
             hvd.allreduce(tf.ones([1 << 16]), name="large")
@@ -184,13 +184,13 @@ def test_json_is_json_with_horovods_names(folder, rank):
         events = json.loads(file.read().rstrip().rstrip(",") + "]")
     names = {event["name"] for event in events if event["ph"] == "X"}
     assert {"NEGOTIATE_ALLREDUCE", "ALLREDUCE", "x"} <= names
-    if hvd.local_size() > 1:  # between machines one large tensor needs no buffer
+    if hvd.local_size() > 1:  # between machines a single large tensor needs no buffer
         assert {"MEMCPY_IN_FUSION_BUFFER", "MEMCPY_OUT_FUSION_BUFFER"} <= names
     assert {event["pid"] for event in events} == {rank}
 
 
-def test_one_at_a_time_and_only_while_it_runs(tmp_path):
-    hvd.stop_timeline()  # there is none
+def test_one_timeline_at_a_time(tmp_path):
+    hvd.stop_timeline()  # no timeline is running
     hvd.start_timeline(str(tmp_path / "a.json"))
     with pytest.raises(ValueError, match="stop_timeline"):
         hvd.start_timeline(str(tmp_path / "b.json"))
@@ -201,7 +201,7 @@ def test_one_at_a_time_and_only_while_it_runs(tmp_path):
 
 
 def test_a_forked_process_does_not_keep_a_timeline(tmp_path):
-    """It has the open file, and with it the lock: the next timeline was refused."""
+    """It inherits the open file and so the lock: the next timeline was refused."""
     path = str(tmp_path / "a.json")
     hvd.start_timeline(path)
     ends, end = os.pipe()
@@ -219,7 +219,7 @@ def test_a_forked_process_does_not_keep_a_timeline(tmp_path):
 
 
 class _Given(ctypes.Structure):
-    """What malloc has given out (mallinfo2)."""
+    """malloc's allocated memory (mallinfo2)."""
 
     _fields_ = [
         (name, ctypes.c_size_t)
@@ -239,32 +239,32 @@ def _held():
     return [*counts, given.uordblks + given.hblkhd]
 
 
-def test_sixty_timelines_in_one_program(folder, rank):
-    """Each has its own calls, and none leaves a descriptor, a thread or memory."""
+def test_sixty_timelines_leak_nothing(folder, rank):
+    """Each has its own calls, and none leaks a descriptor, a thread or memory."""
     files = [os.path.join(folder, f"trace{number}.json") for number in range(60)]
     for number, file in enumerate(files):
         hvd.start_timeline(file)
         hvd.allreduce(tf.ones([10]), name=f"within {number}")
         hvd.stop_timeline()
         hvd.allreduce(tf.ones([10]), name=f"after {number}")
-        if number == 9:  # what is made once is there
+        if number == 9:  # one-time allocations exist by now
             first = _held()
     last = _held()
     for number, file in enumerate(files):
         (trace,) = trace_reader.read(file if rank == 0 else f"{file[:-5]}.rank-{rank}.json")
         assert [*calls_of(trace)] == [f"within {number}"], file
     for now, before, few in zip(last, first, (1, 5, 1 << 20), strict=True):
-        assert now < before + few, (last, first)  # a thread begins when it has something to do
+        assert now < before + few, (last, first)  # a thread begins only when it has work
 
 
-def test_a_file_that_cannot_be_made_is_an_error(tmp_path, rank):
+def test_a_file_that_cannot_be_created_is_an_error(tmp_path, rank):
     own = ".json" if rank == 0 else f".rank-{rank}.json"
     os.mkfifo(tmp_path / f"pipe{own}")
     with pytest.raises(ValueError, match="it is a pipe, not a file"):
         hvd.start_timeline(str(tmp_path / "pipe.json"))
     with open(tmp_path / f"busy{own}", "w") as busy:
         fcntl.flock(busy, fcntl.LOCK_EX)
-        with pytest.raises(ValueError, match="a timeline is being written there"):
+        with pytest.raises(ValueError, match="another timeline is being written to this file"):
             hvd.start_timeline(str(tmp_path / "busy.json"))
     with pytest.raises(ValueError, match=r"/no/such/folder/a.*: No such file"):
         hvd.start_timeline("/no/such/folder/a.json")
@@ -272,7 +272,7 @@ def test_a_file_that_cannot_be_made_is_an_error(tmp_path, rank):
 
 
 def put_instead_of(path, file):
-    """Has what this process writes into a file go elsewhere from now on."""
+    """Redirect a file that this process writes."""
     for number in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             if os.readlink(f"/proc/self/fd/{number}") == str(path):
@@ -280,7 +280,7 @@ def put_instead_of(path, file):
     os.close(file)
 
 
-def test_a_disk_that_is_full_ends_the_timeline_alone(tmp_path, rank, capfd):
+def test_a_full_disk_ends_only_the_timeline(tmp_path, rank, capfd):
     path = tmp_path / "full.json"
     hvd.start_timeline(str(path))
     mine = path if rank == 0 else tmp_path / f"full.rank-{rank}.json"
@@ -295,8 +295,8 @@ def test_a_disk_that_is_full_ends_the_timeline_alone(tmp_path, rank, capfd):
     hvd.stop_timeline()
 
 
-def test_a_disk_that_stands_still_holds_nothing_up(tmp_path, rank):
-    """Nobody reads the pipe: what has no room is counted, and `stop_timeline` comes back."""
+def test_a_stalled_disk_delays_nothing(tmp_path, rank):
+    """Nothing reads the pipe: events without room are counted, and `stop_timeline` returns."""
     path = tmp_path / "pipe.json"
     hvd.start_timeline(str(path))
     reader, writer = os.pipe()

@@ -1,4 +1,4 @@
-"""The rows of a training program, and which rank has which of them in which step."""
+"""The rows of a training program, and their distribution over ranks and steps."""
 
 import functools
 import random
@@ -9,7 +9,7 @@ FEATURES, WORDS = 4, 6
 
 
 def counts(program, size):
-    """How many batches each member has in an epoch."""
+    """The number of batches per epoch of each member."""
     if program.data != "join":
         return [program.steps] * len(program.members(size))
     rng = random.Random(program.seed)
@@ -18,7 +18,7 @@ def counts(program, size):
 
 
 def row_count(program, members):
-    """How many rows `members` ranks share."""
+    """The number of rows that `members` ranks share."""
     if program.data == "join":
         return members * program.batch * (program.steps + 1)
     return members * program.batch * program.steps + program.odd_rows
@@ -56,7 +56,7 @@ def of_rank(program, size, place):
 
 
 def steps(program, size):
-    """Of each step of an epoch, the numbers of the rows of each member; empty: it has joined."""
+    """For each step of an epoch, the row numbers of each member; empty: the member has joined."""
     batches = []
     for place in range(len(program.members(size))):
         mine = of_rank(program, size, place)
@@ -66,7 +66,7 @@ def steps(program, size):
 
 
 def take(values, numbers):
-    """Rows of an array, or of each array of a tuple."""
+    """The rows of an array, or of each array in a tuple."""
     if isinstance(values, tuple):
         return tuple(value[numbers] for value in values)
     return values[numbers]

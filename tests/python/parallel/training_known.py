@@ -1,13 +1,12 @@
-"""Faults that are known: programs that meet one are drawn and not run.
+"""Known faults: programs that would hit one are drawn but not run.
 
-Each entry is a point that is being repaired, and a function that says whether a program
-meets it. An entry goes when its programs pass: `./dev fuzz --training N --known 1` runs
-them.
+Each entry is a fault that is being fixed, and a function that tells whether a program hits it.
+Remove an entry when its programs pass: `./dev fuzz --training N --known 1` runs them.
 """
 
 KNOWN = {}
 
 
 def known(program):
-    """The point that the program would meet; empty if there is none."""
+    """The known fault that the program would hit; empty if there is none."""
     return next((point for point, meets in KNOWN.items() if meets(program)), "")

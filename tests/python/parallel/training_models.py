@@ -1,4 +1,4 @@
-"""The models and optimizers of training programs, for both Kerases."""
+"""The models and optimizers of training programs, for both versions of Keras."""
 
 import keras
 import numpy as np
@@ -14,12 +14,12 @@ RATES = {"SGD": 0.1, "Adagrad": 0.1, "Lion": 0.01}
 
 
 class Weights:
-    """A model that is variables and a function of them, with what loops need of one.
+    """A model that consists of variables and a function, with the methods that loops need.
 
     The variables come in two halves of equal shapes.
 
     Args:
-      make: makes a variable of an array.
+      make: makes a variable from an array.
     """
 
     losses = ()
@@ -70,11 +70,11 @@ def make_variable(program):
 
 
 def make_model(program, seed, distributed, kind=None):
-    """A model with first weights from a seed; the same for each caller.
+    """A model with initial weights from a seed, which are the same for each caller.
 
     Args:
-      distributed: whether batch normalization is that of all ranks.
-      kind: the subclass of Model to be made.
+      distributed: whether batch normalization is across all ranks.
+      kind: the subclass of Model to create.
     """
     if not program.in_layers:
         return Weights(program, seed, make_variable(program))
@@ -105,18 +105,18 @@ def _initializers(library, seed):
 
 
 def _chain(program, library, initial, distributed):
-    """The layers, one after the other."""
+    """The layers in sequence."""
     layers = library.layers
     regularizer = library.regularizers.L2(0.02) if "l2" in program.layers else None
     adapted = "adapted" in program.layers
     if program.model == "embedding":
-        rows = WORDS + adapted  # one is for words that are not in the vocabulary
+        rows = WORDS + adapted  # one row is for words outside the vocabulary
         chain = [
             layers.Embedding(rows, COLUMNS, embeddings_initializer=next(initial), name="first"),
             layers.Flatten(),
         ]
     else:
-        # Without a bias, whose gradient would be noise alone before a normalization.
+        # No bias: before a normalization its gradient would be pure noise.
         chain = [
             layers.Dense(WIDTH, use_bias=False, kernel_initializer=next(initial), name="first")
         ]
@@ -146,7 +146,7 @@ def _chain(program, library, initial, distributed):
 
 
 def make_optimizer(program):
-    """A plain optimizer of Keras."""
+    """A plain Keras optimizer."""
     library = LIBRARIES[program.library]
     options = dict(program.options)
     if options.get("use_ema"):
@@ -157,7 +157,7 @@ def make_optimizer(program):
 
 
 def overriding(name, base):
-    """A subclass of an optimizer that clips in a method of its own; without a name `base`."""
+    """A subclass of an optimizer that clips in an overridden method; `base` without a name."""
 
     def clipped(gradient):
         return None if gradient is None else tf.clip_by_norm(gradient, 0.05)
@@ -171,14 +171,19 @@ def overriding(name, base):
             pairs = [(clipped(g), v) for g, v in grads_and_vars]
             return super().apply_gradients(pairs, *args, **kwargs)
 
-    class Alone(base):
+    class OwnUpdate(base):
         def apply(self, grads, trainable_variables=None):
             for gradient, variable in zip(grads, trainable_variables, strict=True):
                 if gradient is not None:
                     variable.assign_sub(0.1 * tf.convert_to_tensor(clipped(gradient)))
             self._iterations.assign_add(1)
 
-    kinds = {"": base, "apply": InApply, "apply_gradients": InApplyGradients, "alone": Alone}
+    kinds = {
+        "": base,
+        "apply": InApply,
+        "apply_gradients": InApplyGradients,
+        "own_update": OwnUpdate,
+    }
     return kinds[name]
 
 
@@ -192,14 +197,14 @@ def lists_of(program, model):
 
 
 def weights_of(program, model):
-    """The arrays of its layers, without those of metrics."""
+    """The arrays of its layers, without metrics."""
     if not program.in_layers:
         return model.get_weights()
     return [array for layer in model.layers for array in layer.get_weights()]
 
 
 def set_precision(program):
-    """The numbers that both Kerases compute with; None for what they usually do."""
+    """Sets the number format of both Keras versions; None: their default."""
     policy = "float32" if program is None or program.model == "linear" else program.policy
     for library in LIBRARIES.values():
         library.backend.set_floatx("float64" if policy == "float64" else "float32")

@@ -1,8 +1,8 @@
-"""Random training programs: what they are made of, and how they are drawn.
+"""Random training programs: their components, and how they are drawn.
 
-A Program is a model, an optimizer, the way it is trained and what the ranks do
-differently. Everything is told by its fields; those that say nothing are as usual,
-so that a failing program is shrunk by setting one after the other back.
+A Program is a model, an optimizer, a way of training, and differences between ranks. Its fields
+describe it completely. A field with its default has no effect, so a failing program is shrunk by
+resetting one field after the other.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ KERAS_OPTIMIZERS = (
     "SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adafactor", "Lion", "Lamb", "Nadam",
 )  # fmt: skip
 V1_OPTIMIZERS = ("SGD", "Momentum", "Adam", "RMSprop", "Adagrad")
-# Their learning rate can be changed without a trace in what they remember.
+# Optimizers with a learning rate that does not affect their state.
 WITHOUT_TRACE = ("Adam", "AdamW", "Adagrad")
 
 
@@ -26,19 +26,19 @@ class Program:
     """One training. Options are pairs, in the order in which they were drawn."""
 
     seed: int = 0
-    """Of the data and the first weights."""
+    """Seed of the data and the initial weights."""
     library: str = "keras"
     """keras, tf_keras or v1."""
     model: str = "dense"
-    """Layers (dense, embedding) or variables alone (plain, table, linear)."""
+    """Layers (dense, embedding) or variables only (plain, table, linear)."""
     layers: tuple[str, ...] = ()
     policy: str = "float64"
     optimizer: str = "SGD"
     options: tuple[tuple[str, object], ...] = ()
     """Arguments of the optimizer."""
     override: str = ""
-    """A method that a subclass of the optimizer overrides, to clip: apply, apply_gradients; or
-    "alone", an apply that updates variables itself."""
+    """A method that a subclass of the optimizer overrides, to clip: apply, apply_gradients, or
+    "own_update", an apply that updates variables itself."""
     wrap: tuple[tuple[str, object], ...] = ()
     """Arguments of DistributedOptimizer or DistributedGradientTape."""
     environment: tuple[tuple[str, str], ...] = ()
@@ -47,30 +47,32 @@ class Program:
     jit: bool = False
     """Whether XLA compiles the step."""
     lists: str = "one"
-    """one; two lists of variables under one optimizer, or each under its own."""
+    """one; two lists of variables under one optimizer; or each list under its own."""
     crossed: bool = False
-    """Whether odd ranks take the lists in the other order: an error, and never a mixture."""
+    """Whether odd ranks use the lists in reverse order; that must be an error, not a mixture."""
     batch: int = 4
     """Rows of each rank in each step."""
     steps: int = 3
     epochs: int = 1
     fits: int = 1
     between: str = ""
-    """What happens between two fits: save, freeze."""
+    """The action between two fits: save, freeze."""
     steps_per_execution: int = 1
     callbacks: tuple[str, ...] = ()
     data: str = "arrays"
-    """arrays and shards of equal lengths (drop, repeat), or as each rank likes (join)."""
+    """arrays and shards of equal lengths (drop, repeat), or of any lengths (join)."""
     odd_rows: int = 0
-    """How many rows do not divide by the ranks or do not fill a batch."""
+    """The number of rows that are not divisible by the ranks, or do not fill a batch."""
     start: str = "same"
-    """The first weights: same, or other ones on each rank and then a broadcast."""
+    """The initial weights: same, or different on each rank and then broadcast."""
     root: int = 0
     left_out: str = ""
-    """What the last rank does that the others' process set leaves out: trains, waits."""
+    """What the last rank does if the process set excludes it: trains, waits."""
+    api: str = "hvd"
+    """hvd, or keras: keras.distribution gets the global batches. Never drawn."""
 
     def __repr__(self):
-        """Without what is as usual."""
+        """Without fields that have their defaults."""
         fields = [(f.name, getattr(self, f.name), f.default) for f in dataclasses.fields(self)]
         said = [f"{name}={value!r}" for name, value, default in fields if value != default]
         return f"Program({', '.join(said)})"
@@ -85,12 +87,12 @@ class Program:
 
     @property
     def in_layers(self):
-        """Whether the model is one of Keras."""
+        """Whether the model is a Keras model."""
         return self.model in ("dense", "embedding")
 
     @property
     def passes(self):
-        """How many steps make an update."""
+        """The number of steps per update."""
         return self.wrapped("backward_passes_per_step", 1)
 
     def members(self, size):
@@ -99,7 +101,7 @@ class Program:
 
 
 def _has(program, *names):
-    """Whether any of these options, layers or callbacks is there."""
+    """Whether the program has any of these options, layers or callbacks."""
     found = {*dict(program.options), *dict(program.wrap), *program.layers, *program.callbacks}
     return bool(found & set(names))
 
@@ -108,31 +110,31 @@ CLIPS = ("clipnorm", "clipvalue", "global_clipnorm")
 PLANS = ("warmup", "schedule")
 NOTHING_ELSE = {"learning_rate", "momentum"}
 
-# What is not meant, or has another meaning on several ranks than on one.
+# Combinations that are invalid, or differ in meaning between one rank and several.
 RULES = (
-    ("v1 has sessions, and nothing else", lambda p: (p.library == "v1") != (p.loop == SESSION)),
+    ("v1 has sessions only", lambda p: (p.library == "v1") != (p.loop == SESSION)),
     ("layers are trained by Keras", lambda p: p.in_layers and p.loop == SESSION),
     ("variables are trained in a loop", lambda p: not p.in_layers
      and p.loop not in (BY_HAND, TAPE, SESSION)),
     ("variables have no layers", lambda p: not p.in_layers and p.layers),
     ("these layers follow a dense one", lambda p: p.model == "embedding" and p.layers
      and set(p.layers) - {"dropout", "l2", "two_outputs", "adapted", "held"}),
-    ("XLA compiles no vocabulary", lambda p: p.jit and p.model == "embedding"
+    ("XLA cannot compile a vocabulary", lambda p: p.jit and p.model == "embedding"
      and _has(p, "adapted")),
-    ("layers that are held are adapted by nobody", lambda p: _has(p, "held")
+    ("held layers are not adapted", lambda p: _has(p, "held")
      and _has(p, "adapted")),
-    ("one batch normalization", lambda p: {"batch_norm", "sync_batch_norm"} <= set(p.layers)),
-    ("built late, a model is a chain", lambda p: _has(p, "late")
+    ("one kind of batch normalization", lambda p: {"batch_norm", "sync_batch_norm"} <=
+    set(p.layers)), ("a model that is built late is a chain", lambda p: _has(p, "late")
      and (_has(p, "two_outputs", "groups") or p.loop != FIT or p.between)),
     ("v1's optimizers", lambda p: p.library == "v1"
      and (p.optimizer not in V1_OPTIMIZERS or p.options)),
     ("Keras' optimizers", lambda p: p.library != "v1" and p.optimizer not in KERAS_OPTIMIZERS),
-    ("Keras 3 alone has it", lambda p: p.library == "tf_keras"
+    ("only Keras 3 supports it", lambda p: p.library == "tf_keras"
      and (p.optimizer == "Lamb" or _has(p, "gradient_accumulation_steps"))),
     ("exact sums need exact updates", lambda p: p.model == "linear"
      and (p.optimizer not in ("SGD", "Momentum") or dict(p.options).keys() - NOTHING_ELSE
           or p.batch == 3 or _has(p, "backward_passes_per_step", "compression")
-          or p.jit)),  # which multiplies and adds with one rounding
+          or p.jit)),  # which fuses multiplication and addition
     ("tf_keras counts twice in a function", lambda p: p.library == "tf_keras"
      and p.optimizer == "Nadam"),
     ("momentum", lambda p: _has(p, "momentum") and p.optimizer not in ("SGD", "RMSprop")),
@@ -153,33 +155,33 @@ RULES = (
     ("passes of a tape", lambda p: p.loop == TAPE and p.passes > 1),
     ("passes and accumulation", lambda p: p.passes > 1
      and _has(p, "gradient_accumulation_steps", "sync_batch_norm", "use_ema")),
-    ("sums of passes are dense", lambda p: p.passes > 1 and p.model in ("embedding", "table")
+    ("sums over passes are dense", lambda p: p.passes > 1 and p.model in ("embedding", "table")
      and not _has(p, "sparse_as_dense")),
     ("lists are for loops", lambda p: p.lists != "one"
      and (p.loop not in (BY_HAND, TAPE, SESSION)
           or _has(p, "gradient_accumulation_steps", "use_ema", "sync_batch_norm"))),
-    ("crossed are two lists of variables that the ranks know", lambda p: p.crossed
+    ("crossed lists are two lists of known variables", lambda p: p.crossed
      and (p.lists == "one" or p.loop not in (BY_HAND, TAPE) or not p.in_layers
           or p.start != "broadcast" or p.data == "join" or p.left_out)),
     ("groups of lists", lambda p: p.lists != "one" and p.wrapped("groups") == "lists"),
-    ("Keras' way to run", lambda p: p.loop not in FITS and (p.steps_per_execution > 1
+    ("options of Keras' fit", lambda p: p.loop not in FITS and (p.steps_per_execution > 1
      or p.callbacks or p.fits > 1 or p.between or p.data in ("drop", "repeat"))),
     ("between fits", lambda p: bool(p.between) and p.fits == 1),
-    ("a file has the options of Keras alone", lambda p: p.between == "save"
+    ("a file has only Keras' options", lambda p: p.between == "save"
      and (p.loop != FIT or p.passes > 1 or _has(p, "use_ema") or p.wrapped("groups") == "lists")),
-    ("a file has rank 0's part of an update that is not complete", lambda p: p.between == "save"
+    ("a file has rank 0's part of an incomplete update", lambda p: p.between == "save"
      and _has(p, "gradient_accumulation_steps")
      and (p.steps % p.option("gradient_accumulation_steps") or p.odd_rows)),
-    ("what is frozen", lambda p: p.between == "freeze"
+    ("frozen weights", lambda p: p.between == "freeze"
      and (p.model != "dense" or p.wrapped("groups") == "lists"
           or _has(p, "gradient_accumulation_steps", "use_ema"))),
-    ("a method clips what optimizers of Keras have", lambda p: bool(p.override)
+    ("overridden methods are for Keras optimizers", lambda p: bool(p.override)
      and (p.library == "v1" or p.model == "linear" or p.policy != "float64" or p.between == "save"
           or _has(p, "compression") or (p.library != "keras" and p.override != "apply_gradients"))),
-    ("what is held is trained by a step of its own", lambda p: _has(p, "held")
+    ("a held model is trained by its own step", lambda p: _has(p, "held")
      and (p.loop != OWN_STEP or p.between or _has(p, "checkpoint"))),
     ("several steps at once", lambda p: p.eager and p.steps_per_execution > 1),
-    ("XLA compiles what has fixed shapes and no texts", lambda p: p.jit
+    ("XLA needs fixed shapes and no strings", lambda p: p.jit
      and (p.eager or p.library == "v1" or p.data == "join" or _has(p, "late")
           or ("TF_HVD_CHECK_WEIGHTS_STEPS", "2") in p.environment)),
     ("join", lambda p: p.data == "join" and (p.loop not in (BY_HAND, TAPE)
@@ -189,30 +191,39 @@ RULES = (
     ("one plan of learning rates", lambda p: len({*PLANS, "plateau"} & set(p.callbacks)) > 1),
     ("momentum correction", lambda p: _has(p, *PLANS)
      and not (p.optimizer in WITHOUT_TRACE or (p.optimizer == "SGD" and not _has(p, "nesterov")))),
-    ("callbacks are for all ranks", lambda p: p.left_out
+    ("callbacks need all ranks", lambda p: p.left_out
      and (p.callbacks or p.start != "same" or p.between == "save" or _has(p, "sync_batch_norm"))),
+    ("keras.distribution has Keras' fit and rank 0's weights", lambda p: p.api == "keras"
+     and (p.library != "keras" or p.loop not in FITS or p.wrap or p.left_out or p.root
+          or p.data != "arrays" or not p.in_layers or _has(p, "batch_norm"))),
     ("one callback broadcasts", lambda p: p.loop in FITS
      and (p.start == "broadcast") != _has(p, "broadcast")),
 )  # fmt: skip
 
 
+def by_keras(program):
+    """The program by keras.distribution, which has no arguments of the wrapper, and no shares."""
+    same = {"wrap": (), "left_out": "", "crossed": False, "root": 0, "data": "arrays"}
+    return dataclasses.replace(program, api="keras", odd_rows=0, **same)
+
+
 def refused(program, size):
-    """Why the program is not meant; empty if it is."""
+    """The reason why the program is invalid; empty if it is valid."""
     if (program.left_out or program.crossed) and size < 2:
         return "it needs two ranks"
     return next((reason for reason, rule in RULES if rule(program)), "")
 
 
-# How often each way to train is drawn, out of 100.
+# The probability of each way to train, in percent.
 LOOPS = {FIT: 32, OWN_STEP: 9, ON_BATCH: 7, BY_HAND: 22, TAPE: 15, SESSION: 15}
 
-# What may be added to a program: fields and their values; tuples are added to.
+# Possible additions to a program: fields and their values; tuples are extended.
 ADDITIONS = (
     *({"layers": (name,)} for name in (
         "frozen", "batch_norm", "sync_batch_norm", "dropout", "l2", "two_outputs", "late",
         "adapted", "held")),
     {"layers": ("held",), "start": "broadcast", "callbacks": ("broadcast",)},
-    *({"override": name} for name in ("apply", "apply_gradients", "alone")),
+    *({"override": name} for name in ("apply", "apply_gradients", "own_update")),
     {"policy": "mixed_float16"},
     {"options": (("momentum", 0.9),)},
     {"options": (("momentum", 0.5), ("nesterov", True))},
@@ -278,7 +289,7 @@ def _frame(rng):
 
 
 def _with(program, addition):
-    """The program with an addition; options of one name are not there twice."""
+    """The program with an addition; an option of the same name is replaced."""
     fields = {}
     for name, value in addition.items():
         before = getattr(program, name)
@@ -295,7 +306,7 @@ def draw(seed, number, size):
     """The program of this number from a seed, for a job of `size` ranks."""
     rng = random.Random(f"{seed} {number} {size}")
     program = _frame(rng)
-    while refused(program, size):  # of one Keras alone
+    while refused(program, size):  # a program for one Keras only
         program = _frame(rng)
     for addition in rng.sample(ADDITIONS, len(ADDITIONS)):
         larger = _with(program, addition)
@@ -307,7 +318,7 @@ def draw(seed, number, size):
 
 
 def simplifications(program, kept=()):
-    """The programs with one thing fewer; the fields `kept` stay."""
+    """The programs with one field reset; the fields `kept` stay."""
     for field in dataclasses.fields(program):
         value = getattr(program, field.name)
         if value == field.default or field.name in kept:

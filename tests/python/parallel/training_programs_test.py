@@ -1,8 +1,7 @@
-"""Training programs on all ranks have the weights of one worker.
+"""Training programs on all ranks end with the same weights as one worker.
 
-Pairs of what a user chooses; the first random programs of a seed, the same ones each time;
-and mutants of tf_hvd, each of which one of these programs must notice. `./dev fuzz` runs
-more.
+Tests run pairs of user choices and the first random programs of a fixed seed. They also run mutants
+of tf_hvd: at least one program must detect each mutant. `./dev fuzz` runs more programs.
 """
 
 import dataclasses
@@ -35,12 +34,12 @@ SPECIAL = (
 
 
 def pairs():
-    """Each pair of a way, an optimizer and what is special, as in a Latin square; sessions."""
+    """Each pair of a loop, an optimizer and a special option, as in a Latin square; sessions."""
     for i, optimizer in enumerate(programs.KERAS_OPTIMIZERS):
         for j, special in enumerate(SPECIAL):
             library, loop = WAYS[(i + j) % len(WAYS)]
             made = programs.Program(library=library, loop=loop, optimizer=optimizer, **special)
-            # tf_keras lacks some, or counts otherwise.
+            # tf_keras does not support some, or counts differently.
             yield dataclasses.replace(made, library="keras") if programs.refused(made, 2) else made
     for loop in (programs.FIT, programs.BY_HAND):
         yield programs.Program(loop=loop, policy="mixed_float16")
@@ -69,8 +68,15 @@ def test_training_programs():
     assert ran > len(numbers()) // 2
 
 
+@pytest.mark.jobs(2)
+def test_training_programs_by_keras_distribution():
+    ran, failing = training_run.run_programs(range(30), SEED, api="keras")
+    assert not failing, "\n\n".join(training_run.told(SEED, *each) for each in failing)
+    assert ran > 2
+
+
 def skips_one(self, gradients, variables, *arguments, **told):
-    """The last variable's gradient stays on its rank."""
+    """The last variable's gradient is not reduced."""
     return [*reduce(self, gradients, variables, *arguments, **told)[:-1], gradients[-1]]
 
 
@@ -96,7 +102,7 @@ def mixes(self, gradients, variables, *arguments, **told):
 
 
 def of_rank_0(self, gradients, variables, *arguments, **told):
-    """All ranks go on with what rank 0 has: no drift, and a batch too small."""
+    """All ranks use rank 0's gradients: weights do not drift, but the batch is too small."""
     mine = [g if hvd.rank() == 0 or g is None else g * 0 for g in gradients]
     return reduce(self, mine, variables, *arguments, **told)
 
@@ -112,7 +118,7 @@ MUTANTS = {
 
 @pytest.mark.jobs(2)
 @pytest.mark.parametrize("name", list(MUTANTS))
-def test_a_mutant_is_noticed(name, monkeypatch):
+def test_mutant_is_detected(name, monkeypatch):
     monkeypatch.setattr(reduction.GradientReducer, "reduce", MUTANTS[name])
     _, failing = training_run.run_programs(numbers(), SEED, stop_at_first=True)
     assert failing
@@ -121,7 +127,7 @@ def test_a_mutant_is_noticed(name, monkeypatch):
 
 
 @pytest.mark.jobs(2)
-def test_a_failing_program_shrinks(monkeypatch):
+def test_failing_program_is_shrunk(monkeypatch):
     monkeypatch.setattr(reduction.GradientReducer, "reduce", MUTANTS["one rank's gradients count"])
     program = programs.Program(
         seed=1, loop=programs.TAPE, model="linear", eager=True, batch=2, steps=2, epochs=2,
@@ -132,7 +138,7 @@ def test_a_failing_program_shrinks(monkeypatch):
     assert smallest == dataclasses.replace(program, seed=0, wrap=(), epochs=1, batch=4, steps=3)
 
 
-def test_the_same_seed_draws_the_same_programs():
+def test_equal_seeds_draw_equal_programs():
     drawn = [programs.draw(SEED, number, 2) for number in range(50)]
     assert drawn == [programs.draw(SEED, number, 2) for number in range(50)]
     assert not any(programs.refused(program, 2) for program in drawn)

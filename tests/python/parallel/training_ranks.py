@@ -1,4 +1,4 @@
-"""A training program on the ranks of a job, as users write such trainings."""
+"""A training program on the ranks of a job, written as users write training programs."""
 
 import dataclasses
 import os
@@ -19,10 +19,10 @@ from tf_hvd.keras import callbacks as hvd_callbacks
 
 
 class Rank:
-    """This rank's part in a program.
+    """This rank's part of a program.
 
     Args:
-      others: the process set of all ranks but the last.
+      others: the process set of all ranks except the last.
     """
 
     def __init__(self, program, others):
@@ -61,7 +61,7 @@ class Rank:
             yield tuple(data.take(part, numbers) for part in self.rows)
 
     def train(self):
-        """The whole program."""
+        """Runs the whole program."""
         program = self.program
         held = "held" in program.layers
         kind = own_step(program) if program.loop == OWN_STEP and not held else None
@@ -75,7 +75,7 @@ class Rank:
         losses = loop.get(program.loop, self.by_hand)() or []
         state = reference.state_of(self.optimizers)
         if not held:
-            trained = self.model  # it may have been loaded anew
+            trained = self.model  # it may have been reloaded
         return reference.Outcome(models.weights_of(program, trained), state, losses)
 
     def adapt(self):
@@ -87,13 +87,15 @@ class Rank:
             layer.adapt(x)
 
     def wrapped_optimizer(self, optimizer=None):
-        """One that reduces."""
+        """A distributed optimizer."""
+        if self.program.api == "keras":
+            return models.make_optimizer(self.program)
         late = "late" in self.program.layers
         variables = [] if late else self.model.trainable_variables
         optimizer = optimizer or models.make_optimizer(self.program)
         return hvd.DistributedOptimizer(optimizer, **self.wrap_options(variables))
 
-    # Keras' own ways to train.
+    # Keras' own training loops.
 
     def compile(self, optimizer):
         program = self.program
@@ -127,21 +129,27 @@ class Rank:
             dataset = hvd_shard(self.rows, program.data, self.process_set).batch(program.batch)
             history = self.model.fit(dataset, **arguments)
         else:
-            x, y = (data.take(part, self.mine) for part in self.rows)
-            history = self.model.fit(x, y, batch_size=program.batch, shuffle=False, **arguments)
+            numbers, batch = self.mine, program.batch
+            if program.api == "keras":
+                steps = data.steps(program, self.members)
+                numbers = [number for step in steps for mine in step for number in mine]
+                batch *= self.members
+            x, y = (data.take(part, numbers) for part in self.rows)
+            history = self.model.fit(x, y, batch_size=batch, shuffle=False, **arguments)
         if "checkpoint" in program.callbacks and (folder / "c.keras").exists() != (self.rank == 0):
             raise AssertionError(f"rank {self.rank} and the checkpoint's file")
         return history.history["loss"]
 
     def save_and_load(self):
-        """Rank 0 writes; all ranks go on with what it has written."""
+        """Rank 0 saves the model; all ranks continue with the file."""
         folder = hvd.broadcast_object(tempfile.mkdtemp() if self.rank == 0 else None, 0)
         path = pathlib.Path(folder) / "model.keras"
         if self.rank == 0:
             self.model.save(path)
         tf_hvd.barrier()
-        self.model = hvd.load_model(path, **self.wrap_options(()))
-        # The file does not say them.
+        load = keras.models.load_model if self.program.api == "keras" else hvd.load_model
+        self.model = load(path, **({} if self.program.api == "keras" else self.wrap_options(())))
+        # The file does not contain them.
         self.compile(self.model.optimizer)
         tf_hvd.barrier()
         if self.rank == 0:
@@ -160,7 +168,7 @@ class Rank:
                 self.model.train_on_batch(x, y)
         self.optimizers = [self.model.optimizer]
 
-    # A loop of the user's.
+    # The user's own loop.
 
     def by_hand(self):
         program = self.program
@@ -221,7 +229,7 @@ def hvd_shard(rows, uneven, process_set):
 
 
 def own_step(program):
-    """A Model with a training step of the user's."""
+    """A Model with a user's train_step."""
     library = models.LIBRARIES[program.library]
 
     class OwnStep(library.Model):
@@ -245,7 +253,7 @@ def own_step(program):
 
 
 def holding(program, net):
-    """A Model that is a training step of another one, which it holds: it is never called."""
+    """A Model that trains another model, which it holds, and is never called itself."""
     library = models.LIBRARIES[program.library]
 
     class Holding(library.Model):
@@ -287,7 +295,7 @@ def make_callbacks(program, folder):
 
 
 def train(program, others):
-    """What this rank has in the end; None if it only waits."""
+    """This rank's final state; None if it only waits."""
     left_out = program.left_out and hvd.rank() == hvd.size() - 1
     if left_out and program.left_out == "waits":
         return None
@@ -295,6 +303,9 @@ def train(program, others):
     os.environ.update(program.environment)
     try:
         part = Rank(program, others)
+        if program.api == "keras":
+            with keras.distribution.DataParallel().scope():
+                return part.train()
         return training_session.together(part) if program.loop == SESSION else part.train()
     finally:
         for name, value in before.items():

@@ -1,8 +1,8 @@
-"""What one worker has that trains a program with the rows of all ranks.
+"""The expected result of a training program: one worker trains with the rows of all ranks.
 
-An eager loop with a plain optimizer and Keras' own callbacks; nothing of tf_hvd
-computes in it. Each row has the weight that docs/optimizers.md gives it: an Average
-divides by the number of ranks, also by those that have joined.
+It is an eager loop with a plain optimizer and Keras' own callbacks, without tf_hvd. Each row has
+the weight that docs/optimizers.md specifies: an Average divides by the number of ranks, including
+those that have joined.
 """
 
 import dataclasses
@@ -17,17 +17,17 @@ from training_programs import FITS
 
 @dataclasses.dataclass
 class Outcome:
-    """What is left of a training."""
+    """The result of a training run."""
 
     weights: list
     state: list
     """The variables of the optimizers."""
     losses: list
-    """Of each fit, of each epoch."""
+    """By fit, then by epoch."""
 
 
 def first_seed(program, rank):
-    """Where a rank's first weights come from."""
+    """The seed of a rank's initial weights."""
     return program.seed + (1 + rank if program.start == "broadcast" else 0)
 
 
@@ -37,15 +37,15 @@ def state_of(optimizers):
 
 
 def factor(program, members):
-    """What each rank's gradient is multiplied by."""
+    """The factor for each rank's gradient."""
     return 1.0 if program.wrapped("op") == "Sum" else 1.0 / members
 
 
 class Plan:
-    """Sets learning rates as the documentation of hvd's callbacks says they are set.
+    """Sets learning rates as documented for hvd's callbacks.
 
     Args:
-      rate: of an execution that begins with this epoch and batch; None: leave it.
+      rate: function of an execution's first epoch and batch; None: do not change it.
     """
 
     def __new__(cls, library, rate):
@@ -67,7 +67,7 @@ class Plan:
         return type("Plan", (library.callbacks.Callback,), methods)()
 
 
-# Keras' own callbacks that look at the loss; they decide within a few epochs.
+# Keras' own callbacks that use the loss; they decide within a few epochs.
 STOP = {"monitor": "loss", "patience": 1, "min_delta": 0.02}
 KERAS_STOP = {"monitor": "loss", "patience": 0, "min_delta": 0.03, "restore_best_weights": True}
 PLATEAU = {"monitor": "loss", "factor": 0.5, "patience": 1, "min_delta": 0.03}
@@ -75,7 +75,7 @@ WARMUP_EPOCHS, PLANNED_RATE, DECAY = 2, 0.05, 0.5
 
 
 def make_callbacks(program, members, steps):
-    """What the program's callbacks are on one worker."""
+    """The equivalents of the program's callbacks on one worker."""
     library = models.LIBRARIES[program.library]
 
     def warmup(epoch, batch):
@@ -98,10 +98,10 @@ def make_callbacks(program, members, steps):
 
 
 class Worker:
-    """One worker, in the place of `size` ranks' members.
+    """One worker, which replaces the members of a job of `size` ranks.
 
     Args:
-      salt: of the rows.
+      salt: seed of the rows.
     """
 
     def __init__(self, program, size, salt=0):
@@ -127,11 +127,11 @@ class Worker:
         return keras.optimizers.LossScaleOptimizer(optimizer) if mixed else optimizer
 
     def train(self):
-        """The whole program."""
+        """Runs the whole program."""
         program, losses = self.program, []
         for number in range(program.fits):
             if number and program.between == "freeze":
-                if "frozen" not in program.layers:  # another list of variables
+                if "frozen" not in program.layers:  # the list of variables has changed
                     self.sums = {}
                 self.model.get_layer("hidden").trainable = False
             losses.append(self._fit(number))
@@ -173,7 +173,7 @@ class Worker:
         return logs["loss"]
 
     def _step(self, step):
-        """Makes a step; its loss, the mean of the ranks'."""
+        """Makes a step and returns its loss, the mean across the ranks."""
         each = factor(self.program, self.members)
         present = sum(1 for numbers in step if numbers)
         numbers = [n for mine in step for n in mine]
@@ -206,7 +206,7 @@ class Worker:
         return loss, [self._as_applied(g) for g in gradients]
 
     def _as_applied(self, gradient):
-        """As tf_hvd documents that the optimizer gets it."""
+        """The gradient that tf_hvd documents to pass to the optimizer."""
         if not isinstance(gradient, tf.IndexedSlices):
             return gradient
         if self.program.wrapped("sparse_as_dense"):
@@ -223,7 +223,7 @@ class Worker:
                 gradients = [a + b for a, b in zip(sums, gradients, strict=True)]
             self.sums[key] = (count + 1, gradients)
             if count + 1 < passes:
-                if not self.program.eager:  # a function has made the state for all passes
+                if not self.program.eager:  # a function creates the state for all passes
                     optimizer.build(variables)
                 return
             average = passes if self.program.wrapped("average_aggregated_gradients") else 1
@@ -233,5 +233,5 @@ class Worker:
 
 
 def train(program, size, salt=0):
-    """What one worker has with the rows of all members of a job of `size` ranks."""
+    """The result of one worker with the rows of all members of a job of `size` ranks."""
     return Worker(program, size, salt).train()

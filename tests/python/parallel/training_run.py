@@ -1,9 +1,8 @@
 """Runs random training programs on all ranks and compares each with one worker.
 
-All ranks draw the same programs. Rank 0 also trains each of them by itself, with
-the rows of all ranks, and compares. A program that fails is told with the command
-that repeats it alone; with --shrink as what is left when everything is taken away
-that is not needed for it to fail.
+All ranks draw the same programs. Rank 0 also trains each of them in one process, with the rows of
+all ranks, and compares. A failing program is reported with the command that repeats only it. With
+--shrink, everything that is not needed for the failure is removed first.
 
     ./dev fuzz --training N [--seed S] [-np RANKS] [--only NUMBER] [--shrink 1] [--known 1]
 """
@@ -35,18 +34,18 @@ SHOWN = 1500
 
 @dataclasses.dataclass
 class Report:
-    """What a rank has to say of a program."""
+    """A rank's report about a program."""
 
     outcome: reference.Outcome | None = None
     error: str = ""
 
 
 class JobEndedError(Exception):
-    """A program ended the job: no other one can be run."""
+    """A program ended the job, so no further program can run."""
 
 
 def tolerance(program, size):
-    """How far from one worker's numbers: relative to the greatest change, and absolute."""
+    """The allowed difference from one worker: relative to the greatest change, and absolute."""
     if program.policy == "mixed_float16" or program.wrapped("compression"):
         return 0.05, 1e-3
     members = len(program.members(size))
@@ -59,13 +58,13 @@ def tolerance(program, size):
 @functools.lru_cache(maxsize=64)
 def expected(program, size, salt=0):
     """One worker's outcome."""
-    with tf_hvd.keras.unguarded():
-        worker = training_session.alone if program.library == "v1" else reference.train
+    with tf_hvd.unguarded():
+        worker = training_session.one_worker if program.library == "v1" else reference.train
         return worker(program, size, salt)
 
 
 def differences(what, found, wanted, near):
-    """Where two lists of arrays are not near each other."""
+    """The differences between two lists of arrays that exceed the tolerance."""
     if len(found) != len(wanted):
         return [f"{len(found)} {what}, {len(wanted)} are expected"]
     faults = []
@@ -83,10 +82,10 @@ def differences(what, found, wanted, near):
 
 
 def faults_of(program, size, reports):
-    """What is wrong with the ranks' reports."""
+    """The faults in the ranks' reports."""
     if program.crossed:
         silent = [r for r, report in enumerate(reports) if "mismatch in" not in report.error]
-        return [f"ranks {silent} do not tell that the lists are crossed"] if silent else []
+        return [f"ranks {silent} do not report that the lists are crossed"] if silent else []
     errors = [f"rank {r} fails with {report.error}" for r, report in enumerate(reports)]
     errors = [text for text, report in zip(errors, reports, strict=True) if report.error]
     if errors:
@@ -97,7 +96,7 @@ def faults_of(program, size, reports):
     if program.left_out == "trains":
         by_itself = dataclasses.replace(program, left_out="")
         faults += [
-            f"the rank that is left out: {fault}"
+            f"the excluded rank: {fault}"
             for fault in against(by_itself, 1, 1, reports[size - 1].outcome)
         ]
     elif {"average", "keras_stop", "plateau"} & set(program.callbacks):
@@ -107,28 +106,28 @@ def faults_of(program, size, reports):
 
 
 def unlike(members, values, what):
-    """Ranks that have not the bits of the first."""
+    """Reports ranks that differ from the first in any bit."""
     flat = [[np.asarray(v).tobytes() for v in tf.nest.flatten(value)] for value in values]
     odd = [rank for rank, mine in zip(members, flat, strict=True) if mine != flat[0]]
     return [f"the {what} of ranks {odd} are not those of rank {members[0]}"] if odd else []
 
 
 def against(program, size, salt, outcome):
-    """Where a rank's outcome is not that of one worker."""
+    """The differences between a rank's outcome and one worker's."""
     wanted = expected(program, size, salt)
     near = tolerance(program, size)
     faults = differences("weights", outcome.weights, wanted.weights, near)
-    # What Keras has accumulated of an update that is not complete is each rank's own.
+    # Keras' partial sums of an incomplete update are local to each rank.
     partial = program.option("gradient_accumulation_steps")
-    # What makes updates by itself may be built in a job, for the sums of passes, and not alone.
-    alike = not partial and program.override != "alone"
+    # An optimizer with its own update may be built in a job, for sums of passes, but not otherwise.
+    alike = not partial and program.override != "own_update"
     if program.policy == "float64" and not program.wrapped("compression") and alike:
         faults += differences("state", outcome.state, wanted.state, near)
     return faults
 
 
 def losses(program, size, everybody):
-    """Where the mean of the ranks' losses is not one worker's."""
+    """The differences between the mean of the ranks' losses and one worker's."""
     if program.loop not in programs.FITS or program.policy != "float64":
         return []
     wanted = expected(program, size).losses
@@ -147,17 +146,17 @@ def attempt(program, others):
     models.set_precision(program)
     try:
         return Report(ranks.train(program, others))
-    except Exception as error:  # whatever it is, it is told
+    except Exception as error:  # any exception is reported
         where = traceback.extract_tb(error.__traceback__)[-1]
         text = f"{type(error).__name__}: {error!s:.{SHOWN}} ({where.filename}:{where.lineno})"
         return Report(error=text)
 
 
 def run_program(program, others):
-    """Runs it on all ranks; on each of them what is wrong with it.
+    """Runs a program on all ranks; returns the faults, on each of them.
 
     Raises:
-      JobEndedError: no other program can be run.
+      JobEndedError: no further program can run.
     """
     report = attempt(program, others)
     try:
@@ -166,17 +165,17 @@ def run_program(program, others):
         if hvd.rank() == 0:
             faults = faults_of(program, hvd.size(), reports)
         return hvd.broadcast_object(faults, 0, name="faults")
-    except Exception as error:  # of a rank that has left, or is elsewhere in the program
+    except Exception as error:  # a rank has left, or is at another place in the program
         raise JobEndedError(f"the job ended: {report.error or error}") from error
     finally:
         models.set_precision(None)
 
 
 def shrink(program, others, kept=()):
-    """A program with as little as possible that fails, too; the same on all ranks.
+    """Returns the smallest program that still fails; the same on all ranks.
 
     Args:
-      kept: fields that stay as they are.
+      kept: fields that are not changed.
     """
     while True:
         for simpler in programs.simplifications(program, kept):
@@ -191,7 +190,7 @@ def shrink(program, others, kept=()):
 
 @contextlib.contextmanager
 def all_but_last():
-    """The process set of all ranks but the last; None in a job of one."""
+    """The process set of all ranks except the last; None in a job of one."""
     size = hvd.size()
     if size == 1:
         yield None
@@ -204,22 +203,29 @@ def all_but_last():
             hvd.remove_process_set(others)
 
 
-def run_programs(numbers, seed, with_known=False, stop_at_first=False, tell=lambda *_: None):
+def run_programs(
+    numbers, seed, with_known=False, stop_at_first=False, tell=lambda *_: None, api="hvd"
+):
     """Runs the programs of these numbers.
 
     Args:
-      with_known: run also those that meet a known fault.
-      stop_at_first: run no other one after a program that fails.
-      tell: is called with each failing one.
+      api: "keras" to run those programs that keras.distribution can train, by that API.
+      with_known: whether to run programs that hit a known fault, too.
+      stop_at_first: whether to stop after the first failing program.
+      tell: function that is called for each failing program.
 
     Returns:
-      How many ran, and the failing ones: (number, program, faults).
+      The number of programs that ran, and the failing ones: (number, program, faults).
     """
     ran, failing = 0, []
     with all_but_last() as others:
         for number in numbers:
             program = programs.draw(seed, number, hvd.size())
+            if api == "keras":
+                program = programs.by_keras(program)
             if not with_known and known(program):
+                continue
+            if programs.refused(program, hvd.size()):
                 continue
             try:
                 faults = run_program(program, others)
@@ -237,7 +243,7 @@ def run_programs(numbers, seed, with_known=False, stop_at_first=False, tell=lamb
 
 
 def told(seed, number, program, faults):
-    """A failing program, for the reader."""
+    """The report about a failing program."""
     lines = "\n  ".join(faults)
     return (
         f"training program {number} fails:\n{program}\n  {lines}\n"
@@ -253,6 +259,7 @@ def main():
     parser.add_argument("--only", type=int, action="append")
     parser.add_argument("--shrink", type=int, default=0)
     parser.add_argument("--known", type=int, default=0)
+    parser.add_argument("--api", choices=("hvd", "keras"), default="hvd")
     arguments = parser.parse_args()
     tf.get_logger().setLevel("ERROR")
     os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", "10")
@@ -264,14 +271,16 @@ def main():
         if hvd.rank() == 0:
             print(told(arguments.seed, number, program, faults), flush=True)
 
-    ran, failing = run_programs(numbers, arguments.seed, bool(arguments.known), tell=tell)
+    ran, failing = run_programs(
+        numbers, arguments.seed, bool(arguments.known), tell=tell, api=arguments.api
+    )
     for _, program, _ in failing if arguments.shrink and hvd.is_initialized() else ():
         with all_but_last() as others:
             smallest = shrink(program, others)
         if hvd.rank() == 0:
-            print(f"as little as fails:\n{smallest}", flush=True)
+            print(f"the smallest failing program:\n{smallest}", flush=True)
     if hvd.rank() == 0:
-        print(f"{ran - len(failing)} of {ran} training programs gave what one worker has")
+        print(f"{ran - len(failing)} of {ran} training programs had the same result as one worker")
     if failing:
         raise SystemExit(1)
 

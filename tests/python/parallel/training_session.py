@@ -1,4 +1,4 @@
-"""Training programs as v1 graphs in Sessions: of a rank, and of one worker."""
+"""Training programs as v1 graphs in Sessions, for a rank and for one worker."""
 
 import numpy as np
 import tensorflow as tf
@@ -46,14 +46,14 @@ class Graph:
         return {self.x: x, self.y: y, self.weights: weights}
 
     def outcome(self, session):
-        # Local variables are the sums of passes, of the ranks alone.
+        # Local variables are sums of passes, which only ranks have.
         everything = session.run(v1.global_variables())
         weights = session.run(self.model.variables)
         return reference.Outcome(weights, everything, [])
 
 
 def together(part):
-    """What a rank has in the end; `part` is a training_ranks.Rank."""
+    """A rank's final state; `part` is a training_ranks.Rank."""
     program = part.program
     with tf.Graph().as_default(), v1.Session() as session:
         graph = Graph(program, reference.first_seed(program, part.rank))
@@ -75,8 +75,8 @@ def together(part):
         return graph.outcome(session)
 
 
-def alone(program, size, salt):
-    """What one worker has with the rows of all ranks."""
+def one_worker(program, size, salt):
+    """The final state of one worker with the rows of all ranks."""
     members = len(program.members(size))
     with tf.Graph().as_default(), v1.Session() as session:
         graph = Graph(program, reference.first_seed(program, program.root))
@@ -98,7 +98,7 @@ def _pairs(graph):
 
 
 class _Update:
-    """Updates of one list of variables, after each step or after some."""
+    """Updates of one list of variables, after each step or after several."""
 
     def __init__(self, graph, number, optimizer):
         self.program = graph.program

@@ -1,4 +1,4 @@
-"""v1 optimizers: training by gradients that nothing has reduced is stopped, and no other is."""
+"""v1 optimizers: training with gradients that were not reduced is stopped, and no other."""
 
 import numpy as np
 import pytest
@@ -123,7 +123,7 @@ REDUCED = [
 @pytest.mark.parametrize("make", UNREDUCED)
 def test_unreduced_gradients_in_a_graph(make, control_flow):
     if make is by_a_tape and control_flow == "v1":
-        return  # a tape leaves no trace in a graph with the control flow of TensorFlow 1
+        return  # with control flow v1, a tape leaves no trace in a graph
     (v1.enable_control_flow_v2 if control_flow == "v2" else v1.disable_control_flow_v2)()
     try:
         with tf.Graph().as_default():
@@ -148,7 +148,7 @@ def test_reduced_gradients_in_a_graph_are_reduced_once(make, control_flow):
             optimizer = hvd.DistributedOptimizer(inner)
             train = optimizer.apply_gradients(make(optimizer, inner, w))
             found = [op.name for op in graph.get_operations() if "Allreduce" in op.type]
-            # But for the early look at the weights (tf_hvd.training.initial_weights).
+            # Except the early comparison of weights (tf_hvd.training.initial_weights).
             assert len([name for name in found if "distributed_start" not in name]) <= 1
             with hvd.MonitoredTrainingSession() as session:
                 session.run(train)
@@ -195,7 +195,7 @@ def test_eager_gradients_may_be_applied_one_by_one():
     np.testing.assert_allclose([a[0], b[0]], [-4 * mean()] * 2)
 
 
-def test_eager_gradients_may_be_changed_and_applied_in_turn():
+def test_eager_gradients_may_be_changed_and_applied_alternately():
     a, b = tf.Variable([0.0]), tf.Variable([0.0])
     optimizer = hvd.DistributedOptimizer(SGD(1.0))
     for _ in range(2):
@@ -213,8 +213,8 @@ def test_compiled_into_a_model_of_tf_keras():
         model.train_on_batch(np.ones((4, 2)), np.ones((4, 1)))
 
 
-def test_options_of_the_optimizer_that_reduce_less():
-    """Local variables, Adasum, a set of this rank alone, slices, no gradient."""
+def test_unreduced_by_design_is_accepted():
+    """Local variables, Adasum, a set of only this rank, IndexedSlices, no gradient."""
     sets = [hvd.add_process_set([rank]) for rank in range(hvd.size())]
     try:
         with tf.Graph().as_default():
@@ -278,7 +278,7 @@ def test_a_plain_optimizer_in_a_session(kind, of_rows):
 
 @pytest.mark.parametrize("kind", list(PLAIN))
 def test_a_plain_optimizer_of_reduced_gradients_in_a_session(kind):
-    """By hand or by a tape; a variable that the tape leaves alone is no mistake."""
+    """By hand or by a tape; a variable that the tape does not cover is not an error."""
     with tf.Graph().as_default():
         w, local = weight(), weight("local")
         ema = tf.train.ExponentialMovingAverage(0.9)
@@ -315,7 +315,7 @@ def test_distributed_optimizers_in_a_session(kind):
 
 
 def scaled(wrap, given, steps):
-    """Weights and scale after each step with gradients that the ranks are `given`."""
+    """Weights and scale after each step with the ranks' gradients."""
     with tf.Graph().as_default():
         w = v1.get_variable("w", initializer=tf.ones([1]), use_resource=True)
         fed = v1.placeholder(tf.float32, [1])
@@ -334,7 +334,7 @@ def inf_on_rank_1_first(step):
     return np.inf if step == 0 and hvd.rank() == 1 else 1.0
 
 
-def test_passes_around_a_loss_scaler_go_on_after_an_infinity():
+def test_passes_around_a_loss_scaler_continue_after_an_infinity():
     found = scaled(
         lambda scale: hvd.DistributedOptimizer(
             LOSS_SCALER(SGD(0.125), scale), backward_passes_per_step=2
@@ -352,7 +352,7 @@ def test_passes_around_a_loss_scaler_go_on_after_an_infinity():
 )
 def test_passes_inside_of_a_loss_scaler_are_refused(options):
     """The weights never moved again after an infinity, and scales differed between ranks."""
-    with pytest.raises(ValueError, match="other way round"):
+    with pytest.raises(ValueError, match="in the opposite order"):
         scaled(
             lambda scale: LOSS_SCALER(hvd.DistributedOptimizer(SGD(0.125), **options), scale),
             inf_on_rank_1_first,
@@ -366,8 +366,8 @@ def test_passes_inside_of_a_loss_scaler_are_refused(options):
         np.testing.assert_allclose(w, [-2 * mean()])
 
 
-def test_passes_that_the_program_skips_start_again():
-    """Its own tf.cond around apply_gradients: the sum with the infinity does not stay."""
+def test_skipped_passes_start_again():
+    """With the program's own tf.cond around apply_gradients, the infinite sum is discarded."""
     with tf.Graph().as_default():
         w = v1.get_variable("w", initializer=tf.zeros([1]), use_resource=True)
         fed = v1.placeholder(tf.float32, [1])

@@ -27,8 +27,8 @@ def test_tf_variables(rank, size):
     hvd.broadcast_variables([], 0)
 
 
-def test_keras_variables_whose_names_differ(rank):
-    for _ in range(rank):  # Keras counts: the names below differ between ranks
+def test_keras_variables_with_different_names(rank):
+    for _ in range(rank):  # Keras numbers them, so the names below differ between ranks
         keras.layers.Dense(1).build((None, 1))
     model = keras.Sequential([keras.Input([4]), keras.layers.Dense(3), keras.layers.Dense(2)])
     optimizer = keras.optimizers.Adam(0.1 * (rank + 1))
@@ -41,8 +41,8 @@ def test_keras_variables_whose_names_differ(rank):
 
 
 @pytest.mark.ranks(2)
-def test_many_lists_of_variables_are_no_retracing_of_the_programs(rank, caplog):
-    """TensorFlow would warn of functions that are ours, twice of each."""
+def test_many_lists_of_variables_cause_no_retracing_warning(rank, caplog):
+    """TensorFlow would warn about tf_hvd's functions, twice for each."""
     variable_functions.cache_clear()
     gradient_functions.cache_clear()
     logger = tf.get_logger()
@@ -60,8 +60,8 @@ def test_many_lists_of_variables_are_no_retracing_of_the_programs(rank, caplog):
     assert not [r for r in caplog.records if "retracing" in r.getMessage()]
 
 
-@pytest.mark.skipif(hvd.size() == 1, reason="nobody to differ from")
-def test_variables_that_do_not_fit(rank):
+@pytest.mark.skipif(hvd.size() == 1, reason="a single rank cannot differ")
+def test_different_variables_are_an_error(rank):
     variables = [tf.Variable(tf.zeros([2])), tf.Variable(tf.zeros([3 + rank]))]
     with pytest.raises(tf.errors.FailedPreconditionError, match=r"\[3\].*\[4\]"):
         hvd.broadcast_variables(variables, 0)
@@ -92,7 +92,7 @@ def test_global_variables_of_a_graph(rank, use_resource):
 
 
 def test_in_place(rank, size):
-    """Mixed dtypes in one request, Keras variables too; other readers keep what they read."""
+    """Mixed dtypes in one request, Keras variables too; earlier reads keep their values."""
     root = size - 1
     variables = [
         tf.Variable(tf.fill([3], float(rank))),
@@ -110,7 +110,7 @@ def test_in_place(rank, size):
 
 
 def test_in_place_in_a_function(rank):
-    """It runs although nothing uses its result, between the assignments around it."""
+    """It runs between the assignments around it, although nothing uses its result."""
     variable = tf.Variable([0.0])
 
     @tf.function
@@ -141,8 +141,8 @@ def test_in_place_in_a_session(rank, size, use_resource):
             ]
 
 
-def test_in_place_refuses_what_does_not_go(rank, size):
-    with pytest.raises(ValueError, match="takes variables, not"):
+def test_in_place_refuses_invalid_variables(rank, size):
+    with pytest.raises(ValueError, match="takes only variables"):
         hvd.broadcast_([tf.constant(1.0)], 0)
     with tf.Graph().as_default():
         kinds = [v1.get_variable(str(u), shape=[], use_resource=u) for u in (True, False)]
@@ -155,7 +155,7 @@ def test_in_place_refuses_what_does_not_go(rank, size):
 
 
 @pytest.mark.ranks(2)
-def test_in_place_of_variables_that_do_not_fit(rank):
+def test_different_variables_in_place_are_an_error(rank):
     variables = [tf.Variable(tf.zeros([2])), tf.Variable(tf.zeros([3 + rank]))]
     with pytest.raises(tf.errors.FailedPreconditionError, match=r"\[3\].*\[4\]"):
         hvd.broadcast_(variables, 0)
@@ -178,7 +178,7 @@ def test_broadcast_variables_in_place(rank, size):
         assert session.run(kinds) == [1.0, 1.0]
 
 
-def test_global_variables_have_no_meaning_in_eager_mode():
+def test_global_variables_are_refused_in_eager_mode():
     with pytest.raises(RuntimeError, match="broadcast_variables"):
         hvd.broadcast_global_variables(0)
 
@@ -193,7 +193,7 @@ def test_hook_with_monitored_session(rank):
                 assert session.run(variable) == 3.0
 
 
-def test_hook_gives_all_what_the_root_restored(rank, tmp_path):
+def test_the_hook_broadcasts_restored_values(rank, tmp_path):
     def run(value, folder):
         with tf.Graph().as_default():
             variable = v1.get_variable("v", initializer=value)

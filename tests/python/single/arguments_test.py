@@ -1,7 +1,7 @@
-"""What is no argument of a collective: an error that names it and says what to do, before any op.
+"""Invalid arguments of collectives: the error names the argument and the fix, before any op runs.
 
-TensorFlow's own were "object of type 'RaggedTensor' has no len()" and "'int' object has no
-attribute 'encode'"; `root_rank=0.5` was taken for 0.
+TensorFlow's own errors were "object of type 'RaggedTensor' has no len()" and "'int' object has no
+attribute 'encode'"; `root_rank=0.5` was treated as 0.
 """
 
 import keras
@@ -60,22 +60,22 @@ def refused(mode, call, text):
 @MODES
 @EVERY
 @pytest.mark.parametrize("kind", list(COMPOSITE))
-def test_what_is_made_of_several_tensors(mode, collective, kind):
+def test_composite_tensors_are_refused(mode, collective, kind):
     make, cure = COMPOSITE[kind]
-    refused(mode, lambda: COLLECTIVES[collective](make()), f"this is a {kind}: pass {cure}")
+    refused(mode, lambda: COLLECTIVES[collective](make()), f"not a {kind}; pass {cure}")
 
 
 @MODES
 @EVERY
 @pytest.mark.parametrize("name", [5, b"loss", 0.5])
-def test_a_name_that_is_no_string(mode, collective, name):
+def test_a_name_must_be_a_string(mode, collective, name):
     text = f"name={name!r} is not a string; pass one"
     refused(mode, lambda: COLLECTIVES[collective](tf.ones([2]), name=name), text)
 
 
 @MODES
 @pytest.mark.parametrize("name", [5, b"loss"])
-def test_a_name_of_anything_else_that_is_no_string(mode, name):
+def test_names_of_other_functions_must_be_strings(mode, name):
     slices = tf.IndexedSlices([[1.0]], [0], [3, 1])
     for call in (
         lambda: hvd.barrier(name=name),
@@ -91,7 +91,7 @@ def test_a_name_of_anything_else_that_is_no_string(mode, name):
 
 @MODES
 @pytest.mark.parametrize("root", [0.5, 0.0, "0", None, [0]])
-def test_a_root_that_is_no_integer(mode, root):
+def test_a_root_must_be_an_integer(mode, root):
     text = r"root_rank=.* is not an integer; pass the number of a rank"
     for call in (
         lambda: hvd.broadcast(tf.ones([2]), root),
@@ -103,7 +103,7 @@ def test_a_root_that_is_no_integer(mode, root):
 
 
 @pytest.mark.parametrize("root", [0.5, 0.0, "0", None])
-def test_a_root_of_variables_that_is_no_integer(root):
+def test_a_root_of_variables_must_be_an_integer(root):
     variable = tf.Variable(1.0)
     for call in (
         lambda: hvd.broadcast_variables([variable], root),
@@ -114,7 +114,7 @@ def test_a_root_of_variables_that_is_no_integer(root):
 
 
 @MODES
-def test_a_root_that_a_graph_would_compute(mode):
+def test_a_root_cannot_be_a_tensor(mode):
     if mode is eagerly:
         assert float(hvd.broadcast(tf.constant(2.0), tf.constant(0))) == 2.0
         return
@@ -123,7 +123,7 @@ def test_a_root_that_a_graph_would_compute(mode):
 
 @MODES
 @pytest.mark.parametrize("root", [0, np.int64(0), np.int32(0)])
-def test_integers_of_numpy_are_roots(mode, root):
+def test_numpy_integers_are_valid_roots(mode, root):
     mode(lambda: hvd.broadcast(tf.ones([2]), root))
     assert hvd.broadcast_object("a", root) == "a"
 
@@ -131,15 +131,43 @@ def test_integers_of_numpy_are_roots(mode, root):
 @MODES
 @pytest.mark.parametrize("collective", REDUCTIONS)
 @pytest.mark.parametrize("compression", ["fp16", None, tf.float16])
-def test_what_cannot_compress(mode, collective, compression):
+def test_invalid_compression_is_refused(mode, collective, compression):
     text = "compression=.* cannot compress; pass hvd.Compression.none"
     call = COLLECTIVES[collective]
     refused(mode, lambda: call(tf.ones([2]), compression=compression), text)
 
 
-def test_what_cannot_compress_gradients():
+def test_invalid_compression_of_gradients_is_refused():
     for make in (
         lambda: hvd.DistributedGradientTape(tf.GradientTape(), compression="fp16"),
-        lambda: tf_hvd.keras.DistributedOptimizer(keras.optimizers.SGD(), compression="fp16"),
+        lambda: tf_hvd.DistributedOptimizer(keras.optimizers.SGD(), compression="fp16"),
     ):
         refused(eagerly, make, "compression='fp16' cannot compress")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("name", hvd.Compression.fp16, "name= must be a string.* by keyword"),
+        ("use_locking", "/CPU:0", "use_locking= must be True or False"),
+        ("process_set", [0], "is not a process set"),
+        ("gradient_predivide_factor", 0, "factor=0 is not valid"),
+    ],
+)
+def test_invalid_arguments_of_optimizers_and_tapes(name, value, text):
+    option = {name: value}
+    v1 = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+    for optimizer in (keras.optimizers.SGD(), v1):
+        with pytest.raises(ValueError, match=text):
+            hvd.DistributedOptimizer(optimizer, **option)
+    if name not in ("name", "use_locking"):
+        with pytest.raises(ValueError, match=text):
+            hvd.DistributedGradientTape(tf.GradientTape(), **option)
+
+
+def test_check_weights_steps_needs_a_keras_optimizer():
+    v1 = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+    with pytest.raises(ValueError, match="check_weights_steps= is for Keras optimizers only"):
+        hvd.DistributedOptimizer(v1, check_weights_steps=1)
+    checked = hvd.DistributedOptimizer(keras.optimizers.SGD(), check_weights_steps=1)
+    assert checked.horovod_distributed

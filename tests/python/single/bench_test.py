@@ -1,4 +1,4 @@
-"""The parts of `tf_hvd bench` that need no job."""
+"""The parts of `tf_hvd bench` that do not need a job."""
 
 import dataclasses
 import importlib.util
@@ -27,12 +27,12 @@ WORK = workloads.of_size("1K", "allreduce", "float32", "eager", 2)
         ("broadcast", 1.0, 1.0),
     ],
 )
-def test_bus_factors_are_those_of_nccl_tests(operation, of_two, of_four):
+def test_bus_factors_equal_those_of_nccl_tests(operation, of_two, of_four):
     for ranks, factor in ((2, of_two), (4, of_four)):
         assert workloads.of_size("1K", operation, "float32", "eager", ranks).bus_factor == factor
 
 
-def test_bandwidths_by_hand():
+def test_bandwidths():
     seconds = (2e-6, 4e-6, 9e-6)
     found = measure.Measurement(dataclasses.replace(WORK, ranks=4), "x", True, seconds)
     assert found.median == 4e-6
@@ -64,7 +64,7 @@ def test_sizes(text, size):
 
 
 @pytest.mark.parametrize("text", ["", "K", "-4", "1.5M", "4 apples"])
-def test_what_is_no_size(text):
+def test_invalid_sizes_are_refused(text):
     with pytest.raises(ValueError, match="is not a size"):
         workloads.parse_bytes(text)
 
@@ -79,7 +79,7 @@ def test_each_rank_has_the_same_number_of_values(operation):
     assert all(shape[0] % 3 == 0 for shape in shapes)
 
 
-def test_refused_workloads():
+def test_invalid_workloads_are_refused():
     with pytest.raises(ValueError, match="alltoall has no grouped form"):
         workloads.of_size("4", "alltoall", "float32", "grouped", 2)
     with pytest.raises(ValueError, match="broadcast has no grouped form"):
@@ -90,7 +90,7 @@ def test_refused_workloads():
 
 @pytest.mark.parametrize("operation", workloads.OPERATIONS)
 @pytest.mark.parametrize("dtype", list(workloads.ITEM_BYTES))
-def test_expected_outputs_by_the_definition(operation, dtype):
+def test_expected_outputs_match_the_definition(operation, dtype):
     ranks = 3
     work = workloads.of_size("120", operation, dtype, "eager", ranks)
     given = [values.inputs(work, rank)[0].astype(np.float64) for rank in range(ranks)]
@@ -111,7 +111,7 @@ def test_expected_outputs_by_the_definition(operation, dtype):
 
 
 class FakeJob:
-    """Rank 0 of two, of which the other has other times."""
+    """Rank 0 of two; the other rank has different times."""
 
     rank, size = 0, 2
 
@@ -148,12 +148,12 @@ class FakePeer(Peer):
         return [right + 1 if self._wrong else right]
 
 
-def test_peers_take_turns_behind_barriers():
+def test_peers_are_interleaved_after_barriers():
     log = []
     peers = [FakePeer(name, log) for name in "ab"]
     found = measure.measure(peers, WORK, settings.Plan(2, warmup=1, calls=2), FakeJob(log))
     turn = ["barrier", "a", "a", "barrier", "b", "b"]
-    # Each is checked, warmed up once, timed twice.
+    # Each peer is checked, warmed up once, and timed twice.
     assert log == ["a", "b", "latency", *turn * 3, "latency"]
     assert [each.core_latencies for each in found] == [(0.25, 0.5)] * 2
     assert [(each.peer, len(each.seconds)) for each in found] == [("a", 2), ("b", 2)]
@@ -187,7 +187,7 @@ def test_wrong_result_is_an_error():
     assert "barrier" not in log  # nothing was timed
 
 
-def test_missing_on_one_rank_is_missing():
+def test_peer_missing_on_one_rank_is_missing():
     log = []
     peers = [FakePeer("a", log), FakePeer("b", log, reason="not installed")]
     found, missing = measure.usable(peers, FakeJob(log))
@@ -200,7 +200,7 @@ def test_missing_on_one_rank_is_missing():
 MEASURED = [
     measure.Measurement(WORK, "tf_hvd", True, (2e-6,), core_latencies=(0.127, 0.21)),
     measure.Measurement(WORK, "mpi", True, (1e-6,)),
-    measure.Measurement(WORK, "sketch", True, missing="it only has allreduce"),
+    measure.Measurement(WORK, "sketch", True, missing="it supports only allreduce"),
     measure.Measurement(WORK, "copy", False, (5e-7,)),
 ]
 ABOUT = {
@@ -213,7 +213,7 @@ ABOUT = {
 }
 
 
-def test_lines_where_no_terminal_looks_on(capsys):
+def test_plain_lines_without_a_terminal(capsys):
     with report.Shown() as shown:
         shown.begin(ABOUT, {"gloo": "torch is not installed"})
         shown.add(MEASURED)
@@ -225,7 +225,7 @@ def test_lines_where_no_terminal_looks_on(capsys):
     assert [" ".join(line.split()) for line in lines[3:7]] == [
         "allreduce 1K float32 eager tf_hvd 2.0 us 2.0 to 2.0 us 0.51 0.51 0.13, 0.21 us",
         "mpi 1.0 us 1.0 to 1.0 us 1.02 1.02 2.00 x faster",
-        "sketch no: it only has allreduce",
+        "sketch no: it supports only allreduce",
         "copy 0.5 us 0.5 to 0.5 us 2.05 4.00 x faster",
     ]
     assert lines[7] == "repeat with: tf_hvd bench -np 2"
@@ -235,11 +235,11 @@ def test_lines_where_no_terminal_looks_on(capsys):
     ("seconds", "said"),
     [(0.02, "50 x faster"), (0.998, "the same"), (1.3, "1.30 x slower"), (1e3, "1000 x slower")],
 )
-def test_times_are_compared_in_words(seconds, said):
+def test_comparison_of_times(seconds, said):
     assert report.compared(seconds, 1.0) == said
 
 
-def test_json(capsys):
+def test_json_report(capsys):
     times = training.StepTimes("tape", 10, 40, (3.0,), (2.0,), (4.0,))
     with report.AsJson() as shown:
         shown.begin(ABOUT, {"gloo": "torch is not installed"})
@@ -277,13 +277,13 @@ def test_json(capsys):
         "bus_bandwidth": 5.12e8,
         "core_latency_us": [0.127, 0.21],
     }
-    assert found["results"][2]["missing"] == "it only has allreduce"
+    assert found["results"][2]["missing"] == "it supports only allreduce"
     assert "median_seconds" not in found["results"][2]
     assert found["results"][3]["bus_bandwidth"] is None
 
 
 def steps(waited, times=1):
-    """Steps of 100 ms that take so many ms longer with a reduction of 10 ms."""
+    """Steps of 100 ms, `waited` ms longer with a reduction of 10 ms."""
     seconds = [0.1 + each / 1000 for each in waited] * times
     count = len(seconds)
     return training.StepTimes("tape", 1, 1, tuple(seconds), (0.1,) * count, (0.01,) * count)
@@ -292,18 +292,18 @@ def steps(waited, times=1):
 @pytest.mark.parametrize(
     ("waited", "said"),
     [
-        # 30 repetitions: the 10th and the 21st of the differences.
+        # With 30 repetitions: the 10th and the 21st difference.
         ([1] * 10 + [3] * 10 + [9] * 10, "exposed 10% to 90% of it (30 repetitions)"),
-        ([4, 5, 6] * 10, "exposed 50% of it, 40% to 60% by their spread (30 repetitions)"),
+        ([4, 5, 6] * 10, "exposed 50% of it, 95% interval 40% to 60% (30 repetitions)"),
         ([-40, 1, 12] * 10, "exposed at most 120% of it (30 repetitions)"),
         ([-38, -36, -35] * 10, "exposed 0% of it: steps with the reduction were no slower"),
     ],
 )
-def test_an_exposed_share_is_told_if_it_is_more_than_its_spread(waited, said):
+def test_exposed_fraction_is_reported_if_it_exceeds_its_uncertainty(waited, said):
     assert said in steps(waited).text()
 
 
-def test_steps_are_repeated_until_their_share_is_told():
+def test_steps_are_repeated_until_their_fraction_is_known():
     noise, quiet, rounds = [-38, 5, 50], [5], []
 
     def measured(waited):
@@ -331,7 +331,7 @@ def test_plot(tmp_path, extras):
     assert "<svg" in (tmp_path / "a.svg").read_text()
 
 
-def test_the_legend_covers_no_line(extras):
+def test_legend_does_not_cover_lines(extras):
     sizes = [workloads.of_size(size, "allreduce", "float32", "eager", 2) for size in ("4", "1M")]
     figure = plot.drawn(
         [measure.Measurement(size, name, True, (1.0,)) for size in sizes for name in ("a", "mpi")]
@@ -342,7 +342,7 @@ def test_the_legend_covers_no_line(extras):
     assert figure.bbox.containsx(axes.get_legend().get_window_extent().x1)
 
 
-def test_percentiles_are_numpys_of_the_repetitions():
+def test_percentiles_equal_numpys():
     seconds = tuple((each * 7919 % 31) * 1e-3 for each in range(30))
     found = measure.Measurement(WORK, "mpi", True, seconds)
     assert found.spread == tuple(np.percentile(seconds, (10, 90)))
@@ -350,28 +350,28 @@ def test_percentiles_are_numpys_of_the_repetitions():
     assert report.between(0.9e-6, 1.5e-3) == "0.9 us to 1.5 ms"
 
 
-def test_plot_says_what_is_wrong_first(tmp_path, monkeypatch, extras):
-    with pytest.raises(ValueError, match="there is no folder"):
+def test_plot_checks_its_options_first(tmp_path, monkeypatch, extras):
+    with pytest.raises(ValueError, match="does not exist"):
         settings.Settings(("4",), plot=str(tmp_path / "none" / "a.svg")).check()
     settings.Settings(("4",), plot=str(tmp_path / "a.svg")).check()
     (tmp_path / "b.svg").symlink_to("a.svg")
     with pytest.raises(ValueError, match=r"--plot .*b\.svg is a symbolic link, not a file"):
         settings.Settings(("4",), plot=str(tmp_path / "b.svg")).check()
-    with pytest.raises(ValueError, match="nothing to measure, or to plot"):
+    with pytest.raises(ValueError, match="nothing to measure or plot"):
         settings.Settings(training="tape", plot=str(tmp_path / "a.svg")).check()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'tf_hvd\[bench\]'"):
         settings.Settings(("4",), plot=str(tmp_path / "a.svg")).check()
 
 
-def test_nothing_to_measure_is_an_error():
+def test_nothing_to_measure_is_refused():
     with pytest.raises(ValueError, match="nothing to measure"):
         settings.Settings(sizes=()).check()
     settings.Settings(training="tape").check()
 
 
 class Threads:
-    """Ranks that are threads, for what needs no job."""
+    """Ranks that are threads, for tests that do not need a job."""
 
     def __init__(self, ranks):
         self._barrier, self._given = threading.Barrier(ranks, timeout=250), [None] * ranks
@@ -389,14 +389,14 @@ class Threads:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_the_sketch_adds(ranks, dtype):
+def test_sketch_sums(ranks, dtype):
     threads, found = Threads(ranks), {}
 
     def work(rank):
         shared = SharedMemory(rank, ranks, threads.gather_of(rank))
         assert shared.missing is None
         sums = []
-        # One value, one piece and a value, and several pieces.
+        # One value, one piece and one value, and several pieces.
         for count in (1, 2, SharedMemory.PIECE_BYTES // dtype().itemsize + 1, 500_001):
             given = (np.arange(count) % 7 + rank).astype(dtype)
             shared.allreduce(given)()

@@ -1,4 +1,4 @@
-"""ctypes takes a function that nobody has declared for one that gives an int of 32 bits."""
+"""ctypes assumes a 32-bit int result for functions without declared types."""
 
 import ctypes
 import pathlib
@@ -29,7 +29,7 @@ def test_the_header_declares_functions():
     ("result", "name", "arguments"), DECLARED, ids=[name for _, name, _ in DECLARED]
 )
 def test_a_function_of_the_c_api_has_its_types(result, name, arguments):
-    """tf_hvd_submitted_count had none: its int64 was cut to 32 bits."""
+    """tf_hvd_submitted_count had no declared type: its int64 was cut to 32 bits."""
     function = getattr(_native.library, name)
     assert function.restype is RESULTS[result.strip()]
     assert len(function.argtypes) == len([each for each in arguments.split(",") if each.strip()])

@@ -1,4 +1,4 @@
-"""docs/collectives.md says what the library says of itself."""
+"""docs/collectives.md agrees with the library's own tables."""
 
 import pathlib
 
@@ -7,9 +7,9 @@ import collectives_table as table
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 
-def test_page_is_what_the_library_says():
+def test_page_matches_the_library():
     assert (ROOT / "docs/collectives.md").read_text() == table.page(), (
-        "make it anew: .venv/bin/python dev_support/collectives_table.py > docs/collectives.md"
+        "run: .venv/bin/python dev_support/collectives_table.py > docs/collectives.md"
     )
 
 

@@ -1,4 +1,4 @@
-"""Files that others may have put there: what is read and refused; and how files are made."""
+"""Untrusted files: which are read and which are refused; and how files are written."""
 
 import os
 import resource
@@ -21,7 +21,7 @@ KINDS = {
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Has one of each kind, and `file`, to which `link` leads."""
+    """A folder with one file of each kind, and `file`, to which `link` points."""
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe")
     os.symlink("/dev/zero", "zeros")
@@ -41,25 +41,25 @@ def test_only_a_file_is_read(folder, name):
     assert raised.value.strerror == f"it {KINDS[name]}"
 
 
-def test_a_link_is_followed_where_it_may_be(folder):
+def test_links_are_followed_only_if_allowed(folder):
     assert files.read("link", 100) == b"what is there"
     with pytest.raises(files.FileError, match="link is a symbolic link, not a file"):
         files.opened("link", follow=False)
 
 
-def test_a_file_has_so_many_bytes_at_most(folder):
+def test_files_that_are_too_large_are_refused(folder):
     assert files.read("file", 13) == b"what is there"
     with pytest.raises(files.FileError, match="file is 13 bytes; at most 12 bytes are read"):
         files.read("file", 12)
     os.truncate("file", 30 << 30)
     with pytest.raises(files.FileError, match=r"file is 32\.2 GB; at most 1 MB are read"):
         files.read("file", 10**6)
-    # It has no size before it is read, as a file that grows meanwhile.
+    # It has no size before it is read, like a file that grows meanwhile.
     with pytest.raises(files.FileError, match="status is more than 10 bytes; at most 10 bytes"):
         files.read("/proc/self/status", 10)
 
 
-def test_a_pipe_is_read_that_a_shell_has_made(folder):
+def test_a_shells_pipe_is_read(folder):
     reads, writes = os.pipe()
     threading.Thread(target=lambda: (os.write(writes, b"host:2\n"), os.close(writes))).start()
     assert files.read_given(f"/dev/fd/{reads}", 100) == b"host:2\n"
@@ -73,7 +73,7 @@ def write(name, data=b"new", **how):
         file.write(data)
 
 
-def test_a_file_takes_its_place_when_it_is_whole(folder):
+def test_a_file_appears_only_when_complete(folder):
     there = set(os.listdir())
     with files.writing("file", mode=0o640) as file:
         file.write(b"half")
@@ -133,7 +133,7 @@ def test_an_error_names_the_file(folder):
     assert not [name for name in os.listdir() if name.startswith(files.NEW)]
 
 
-def test_a_folder_is_meant_by_its_descriptor(folder):
+def test_a_folder_is_given_by_descriptor(folder):
     at = os.open("folder", os.O_RDONLY | os.O_DIRECTORY)
     os.rename("folder", "moved")
     os.mkdir("folder")

@@ -10,52 +10,54 @@ from tf_hvd.horovod import helpers
 
 
 def test_op_and_average():
-    resolve = hvd.handle_average_backwards_compatibility
+    resolve = helpers.handle_average_backwards_compatibility
     assert (resolve(None, None), resolve(hvd.Max, None)) == (hvd.Average, hvd.Max)
     with pytest.warns(DeprecationWarning, match="op="):
         assert (resolve(None, True), resolve(None, False)) == (hvd.Average, hvd.Sum)
-    with pytest.raises(ValueError, match="not both"):
+    with pytest.raises(ValueError, match="both passed"):
         resolve(hvd.Sum, True)
 
 
-def test_a_reduce_op_in_the_place_of_average():
-    """Average is 0 and Sum is 1: as truth values each would be the other."""
+def test_a_reduce_op_passed_as_average():
+    """Average is 0 and Sum is 1: as truth values each would mean the other."""
     for op, name in ((hvd.Average, "Average"), (hvd.Sum, "Sum")):
-        with pytest.raises(ValueError, match=f"average={op} is not True or False; .*op=hvd.{name}"):
-            hvd.handle_average_backwards_compatibility(None, op)
+        with pytest.raises(ValueError, match=f"average=.* is neither .*op=hvd.{name}"):
+            helpers.handle_average_backwards_compatibility(None, op)
 
 
 def test_powers_of_two():
-    found = [n for n in range(-2, 20) if hvd.check_num_rank_power_of_2(n)]
+    found = [n for n in range(-2, 20) if helpers.check_num_rank_power_of_2(n)]
     assert found == [1, 2, 4, 8, 16]
 
 
 def test_lists_are_cut_into_even_runs():
-    assert hvd.split_list(list(range(7)), 3) == [[0, 1, 2], [3, 4], [5, 6]]
-    assert hvd.split_list([1], 2) == [[1], []]
+    assert helpers.split_list(list(range(7)), 3) == [[0, 1, 2], [3, 4], [5, 6]]
+    assert helpers.split_list([1], 2) == [[1], []]
     with pytest.raises(ValueError, match="n=0"):
-        hvd.split_list([1], 0)
+        helpers.split_list([1], 0)
 
 
 def test_references_of_variables():
     a, b, c = (tf.Variable(float(i)) for i in range(3))
-    nested = hvd.vars_to_refs([a, [b, c]])
-    assert hash(nested) == hash(hvd.vars_to_refs((a, (b, c))))
-    back = hvd.refs_to_vars(nested)
+    nested = helpers.vars_to_refs([a, [b, c]])
+    assert hash(nested) == hash(helpers.vars_to_refs((a, (b, c))))
+    back = helpers.refs_to_vars(nested)
     assert back[0] is a
     assert back[1][1] is c
 
 
-def test_what_a_script_asks_about_its_surroundings():
-    assert hvd.gpu_available("tensorflow") == bool(tf.config.list_physical_devices("GPU"))
-    assert hvd.check_extension("horovod.tensorflow", "HOROVOD_WITH_TENSORFLOW", "x", "y") is None
+def test_installation_queries():
+    assert helpers.gpu_available("tensorflow") == bool(tf.config.list_physical_devices("GPU"))
+    assert (
+        helpers.check_extension("horovod.tensorflow", "HOROVOD_WITH_TENSORFLOW", "x", "y") is None
+    )
     assert helpers._executing_eagerly()
     with tf.Graph().as_default():
         assert not helpers._executing_eagerly()
 
 
 class Halving(hvd.Compressor):
-    """A compressor of the user's own: of the same dtype, but not the same tensor."""
+    """A user-defined compressor that keeps the dtype but returns another tensor."""
 
     @staticmethod
     def compress(tensor):
@@ -79,8 +81,8 @@ class Halving(hvd.Compressor):
         (Halving(), tf.float32, "Halving of float32"),
     ],
 )
-def test_compression_is_told_to_the_other_ranks(kind, dtype, words):
-    """As an attribute of each reducing op; what is not changed needs no words."""
+def test_compression_is_sent_for_comparison(kind, dtype, words):
+    """As an attribute of each reducing op; unchanged tensors need no text."""
     hvd.init()
 
     @tf.function(autograph=False)

@@ -1,4 +1,4 @@
-"""Horovod's module names, in processes of their own: an alias stays for good."""
+"""Horovod's module names, in separate processes because the alias is permanent."""
 
 import sys
 
@@ -8,13 +8,13 @@ ALIAS = "import tf_hvd; tf_hvd.install_as_horovod()\n"
 
 
 def run(program):
-    """What a program prints; it fails the test if the program fails."""
+    """Run a program and return its output; a failing program fails the test."""
     ended = finished([sys.executable, "-c", program])
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.split()
 
 
-def test_it_is_this_package():
+def test_horovods_names_are_tf_hvds():
     lines = run(
         f"{ALIAS}import horovod, horovod.tensorflow as hvd\n"
         "print(hvd.allreduce is tf_hvd.allreduce, hvd.Sum is tf_hvd.Sum, horovod.__version__)\n"
@@ -25,7 +25,7 @@ def test_it_is_this_package():
     assert lines == ["True", "True", "0.28.1", "True", "True"]
 
 
-def test_init_with_a_set_of_all_ranks_starts_the_job_and_says_that_it_is_a_duplicate():
+def test_init_with_a_set_of_all_ranks_starts_the_job_and_raises():
     lines = run(
         f"{ALIAS}import horovod.tensorflow as hvd\n"
         "sets = [hvd.ProcessSet([0])]\n"
@@ -37,7 +37,7 @@ def test_init_with_a_set_of_all_ranks_starts_the_job_and_says_that_it_is_a_dupli
 
 
 def test_modules_are_pickled_by_name():
-    """A function that uses them, too; in a process that has not asked for Horovod's names."""
+    """Functions that use them too, in a process that has not installed Horovod's names."""
     lines = run(
         f"{ALIAS}import copy, pickle, cloudpickle, subprocess, sys\n"
         "import horovod, horovod.tensorflow as hvd\n"
@@ -50,14 +50,14 @@ def test_modules_are_pickled_by_name():
     assert lines == ["allreduce", "horovod.tensorflow"]
 
 
-def test_a_name_that_is_not_there_says_what_to_do():
+def test_a_missing_name_suggests_a_fix():
     program = f"{ALIAS}import horovod.tensorflow as hvd; hvd.nonsense"
     ended = finished([sys.executable, "-c", program])
     assert ended.returncode != 0
-    assert "docs/differences.md" in ended.stderr.strip().split("\n")[-1]
+    assert "check the name against tf_hvd's API" in ended.stderr.strip().split("\n")[-1]
 
 
-def test_the_real_horovod_must_not_be_there_yet(tmp_path):
+def test_the_real_horovod_must_not_be_imported_first(tmp_path):
     (tmp_path / "horovod.py").write_text("")
     program = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import horovod, tf_hvd\n"

@@ -1,7 +1,7 @@
 """Every documented name of Horovod 0.28.1 for TensorFlow and Keras, with its signature.
 
-The names and signatures are facts of Horovod's source. Ours may have more
-parameters at the end, if they need not be given. `world` is the global process
+The names and signatures are facts of Horovod's source. tf_hvd's may have more
+optional parameters at the end. `world` is the global process
 set, `none` is Compression.none; the reduce ops are numbers.
 """
 
@@ -269,8 +269,8 @@ TABLE["horovod.runner.common.util.hosts"] = {
     "parse_hosts": "(hosts_string)",
 }
 
-TORCH, CLUSTER = "it serves TensorFlow only", "cluster's MPI launcher"
-# What cannot be there, and what the error says.
+TORCH, CLUSTER = "tf_hvd supports TensorFlow only", "cluster's MPI launcher"
+# Modules that tf_hvd cannot provide, and the text of their errors.
 ABSENT = {
     "horovod.tensorflow.data": "use tf_hvd.shard",
     "horovod.data": "use tf_hvd.shard",
@@ -281,7 +281,7 @@ ABSENT = {
     "horovod.spark": CLUSTER,
 }
 
-# Prints the signatures of what the table names: {module: {name: text}}, null where it is not.
+# Prints the signatures of the table's names: {module: {name: text}}, null for missing names.
 ASK = """
 import importlib, inspect, json, sys
 import tf_hvd
@@ -290,6 +290,7 @@ tf_hvd.install_as_horovod()
 def shown(value):
     if value is tf_hvd.global_process_set: return "world"
     if value is tf_hvd.Compression.none: return "none"
+    if isinstance(value, tf_hvd.ReduceOp): return repr(int(value))
     return repr(value)
 
 def written(value):
@@ -319,7 +320,7 @@ sys.__stdout__.write("ANSWER" + json.dumps(answer))
 
 @pytest.fixture(scope="module")
 def ours():
-    """What a process with Horovod's names finds; they stay in it for good."""
+    """The names found in a process with Horovod's names, which are permanent there."""
     names = {module: list(entries) for module, entries in TABLE.items()}
     ended = finished([sys.executable, "-c", ASK], input=json.dumps(names))
     assert ended.returncode == 0, ended.stderr
@@ -327,7 +328,7 @@ def ours():
 
 
 def fault(name, expected, found):
-    """What is wrong with one name; None if nothing is."""
+    """The fault of one name; None if it has none."""
     if found is None:
         return f"{name} is missing"
     if expected == "" or found == expected:
@@ -372,7 +373,7 @@ sys.__stdout__.write("ANSWER" + json.dumps(texts))
 """
 
 
-def test_what_cannot_be_there_says_why():
+def test_absent_modules_raise_with_a_reason():
     ended = finished([sys.executable, "-c", IMPORTS], input=json.dumps(list(ABSENT)))
     assert ended.returncode == 0, ended.stderr
     texts = json.loads(ended.stdout.partition("ANSWER")[2])

@@ -1,4 +1,4 @@
-"""Horovod's environment variables: each is told what it is here."""
+"""Horovod's environment variables: each has a documented meaning in tf_hvd."""
 
 import gc
 import logging
@@ -19,7 +19,7 @@ def test_none_is_both_honoured_and_ignored():
     assert not horovod_variables.VARIABLES.keys() & horovod_variables.IGNORED
 
 
-def test_what_is_called_honoured_is_a_setting():
+def test_honoured_variables_are_settings():
     settings = CONFIG.read_text().partition("## Python")[0]
     for name, variable in horovod_variables.VARIABLES.items():
         assert variable.meaning.startswith("Honoured") == (f"| `{name}` | " in settings), name
@@ -36,19 +36,19 @@ def test_what_is_called_honoured_is_a_setting():
         ("CONTROLLER", "gloo", "mpi"),
     ],
 )
-def test_a_value_that_asks_for_what_is_not_there_is_warned_of(name, asks, asks_not):
+def test_requests_for_unsupported_features_get_a_warning(name, asks, asks_not):
     name = f"HOROVOD_{name}"
     (text,) = horovod_variables.warnings({name: asks})
     assert text.startswith(f"{name}={asks} is not honoured: ")
     assert horovod_variables.warnings({name: asks_not}) == []
 
 
-def test_what_has_no_meaning_and_what_belongs_to_the_build_is_not_warned_of():
+def test_ignored_and_build_variables_get_no_warning():
     silent = {"HOROVOD_CYCLE_TIME": "5", "HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_WITH_MPI": "1"}
     assert horovod_variables.warnings(silent) == []
 
 
-def test_unknown_ones_get_one_warning_on_rank_0(caplog):
+def test_unknown_variables_get_one_warning_on_rank_0(caplog):
     caplog.set_level(logging.WARNING, "absl")
     values = {"HOROVOD_FUSION_TRESHOLD": "1", "HOROVOD_X": "2", "HOROVOD_CYCLE_TIME": "1"}
     basics._check_horovods(values, rank=1, size=2)
@@ -59,8 +59,8 @@ def test_unknown_ones_get_one_warning_on_rank_0(caplog):
     assert text.startswith("tf_hvd: HOROVOD_FUSION_TRESHOLD, HOROVOD_X: neither Horovod nor tf_hvd")
 
 
-def test_what_is_said_once_is_known_by_its_text_and_not_held(caplog):
-    """A cache of calls held each ProcessSet that a rank was outside of, for ever."""
+def test_warn_once_keeps_texts_not_objects(caplog):
+    """A cache of calls kept each ProcessSet that a rank was outside of, indefinitely."""
     caplog.set_level(logging.WARNING, "absl")
 
     class Set:
@@ -69,10 +69,10 @@ def test_what_is_said_once_is_known_by_its_text_and_not_held(caplog):
 
     one, other = Set(), Set()
     held = [weakref.ref(one), weakref.ref(other)]
-    log.warn_once("told of %s", one)
-    log.warn_once("told of %s", other)
+    log.warn_once("warning about %s", one)
+    log.warn_once("warning about %s", other)
     del one, other
-    assert caplog.messages == ["tf_hvd: told of a set, 100% full"]
+    assert caplog.messages == ["tf_hvd: warning about a set, 100% full"]
     gc.collect()
     assert [each() for each in held] == [None, None]
 

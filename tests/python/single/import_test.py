@@ -1,7 +1,7 @@
-"""What import says when the package and TensorFlow do not fit together.
+"""Errors of `import tf_hvd` if the package and TensorFlow do not match.
 
-Copies of the installed package, each with one fault, are imported one after the
-other by one process: TensorFlow takes its time to load.
+One process imports copies of the installed package one after the other, each with one
+fault, because TensorFlow loads slowly.
 """
 
 import json
@@ -55,7 +55,7 @@ def copy_package(folder, **changes):
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory):
-    """What each case printed, by its name."""
+    """The output of each case, by name."""
     root = tmp_path_factory.mktemp("copies")
     copy_package(root / "older", BUILDS={"2.20": {}})
     copy_package(root / "newer", BUILDS={"2.22": {}})
@@ -66,7 +66,7 @@ def outcome(tmp_path_factory):
     library.unlink()
     library.write_bytes(b"no library")
     copy_package(root / "no set")
-    # Last: it registers what it defines.
+    # Last, because it registers its ops.
     copy_package(root / "patch", VERSION="9.8.7")
     folders = {path.name: str(path) for path in sorted(root.iterdir(), key=lambda p: p.name)}
     folders["patch"] = folders.pop("patch")
@@ -79,7 +79,7 @@ def outcome(tmp_path_factory):
     ("case", "minor"), [("older", "2.20"), ("newer", "2.22"), ("moved", "2.22")]
 )
 def test_wheel_for_another_tensorflow(outcome, case, minor):
-    """Also for one that has moved its insides: what failed to import was told instead."""
+    """Also for a TensorFlow with moved internals, which used to raise an unrelated import error."""
     assert outcome[case].startswith("HorovodVersionMismatchError")
     assert f"was built for TensorFlow {minor} but TensorFlow" in outcome[case]
     assert f"pip install 'tensorflow=={minor}.*'" in outcome[case]
@@ -87,15 +87,15 @@ def test_wheel_for_another_tensorflow(outcome, case, minor):
     assert "\n" not in outcome[case]
 
 
-def test_release_beside_a_tensorflow_that_it_has_nothing_for(outcome):
+def test_release_without_a_library_for_this_tensorflow(outcome):
     assert "was built for TensorFlow 2.18 to 2.20 but" in outcome["several"]
     assert "pip install 'tensorflow==2.20.*'" in outcome["several"]
 
 
-def test_wheel_beside_a_tensorflow_that_no_wheel_is_made_for():
+def test_wheel_with_an_unsupported_tensorflow():
     text = wheels.cure(["2.18", "2.21"], "2.22.0-dev20261101")
     assert text == (
-        "Install TensorFlow 2.21 (pip install 'tensorflow==2.21.*', or tensorflow-cpu), or make a "
+        "Install TensorFlow 2.21 (pip install 'tensorflow==2.21.*', or tensorflow-cpu), or build a "
         f"wheel for this one: './dev wheel --tensorflow {sys.executable}' in tf_hvd's source"
     )
 
@@ -121,9 +121,9 @@ def test_tensorflow_without_its_set_of_ops_that_must_run(outcome):
 
 
 def test_a_python_without_tensorflow(tmp_path):
-    """Python's own text names a module that the program itself may not have asked for."""
+    """Python's own error names a module that the program itself may not have imported."""
     (tmp_path / "tf_hvd").symlink_to(_native.DIRECTORY)
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import tf_hvd"
     result = finished([sys.executable, "-P", "-S", "-c", code])
     last = result.stderr.splitlines()[-1]
-    assert f"ModuleNotFoundError: {sys.executable} has tf_hvd, but no TensorFlow: pip" in last
+    assert f"ModuleNotFoundError: {sys.executable} has tf_hvd but no TensorFlow: pip" in last

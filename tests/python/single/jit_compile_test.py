@@ -1,4 +1,4 @@
-"""XLA with one rank: Keras' steps, and a loop of one's own; and what it cannot compile."""
+"""XLA with one rank: Keras' steps, custom loops, and steps that it cannot compile."""
 
 import keras
 import numpy as np
@@ -53,7 +53,7 @@ def test_one_rank_compiles_its_step(library, optimizer):
         np.testing.assert_allclose(ours, wanted, rtol=2e-4, atol=2e-5)
 
 
-def test_one_rank_compiles_a_loop_of_its_own():
+def test_one_rank_compiles_a_custom_loop():
     weight = tf.Variable([1.0, 2.0])
 
     @tf.function(jit_compile=True)

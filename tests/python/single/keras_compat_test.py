@@ -1,4 +1,4 @@
-"""The private parts of Keras that tf_hvd hooks into, and what is said when one is gone."""
+"""The private parts of Keras that tf_hvd hooks into, and the error for a missing one."""
 
 import types
 
@@ -12,12 +12,12 @@ from tf_hvd.keras import compat, patches
 
 
 @pytest.mark.parametrize("library", [keras, tf_keras])
-def test_all_hooks_are_there(library):
+def test_all_hooks_exist(library):
     assert compat.missing_hooks(library) == []
 
 
-def test_a_tapes_ops_are_under_its_name_scope():
-    """Nobody promises this, and it would be missed in silence."""
+def test_tape_ops_are_in_its_name_scope():
+    """TensorFlow does not guarantee this, and a change would not raise an error."""
 
     @tf.function(autograph=False)
     def function(x):
@@ -46,7 +46,7 @@ NUMBERS = tf.data.Dataset.range(2)
         ),
     ],
 )
-def test_a_parallel_dataset_traces_its_function_while_it_is_made(parallel, make):
+def test_parallel_dataset_traces_its_function_when_created(parallel, make):
     seen = []
 
     def note(x):
@@ -72,7 +72,7 @@ class Other:
 
 
 def without(*missing):
-    """A module like Keras 3 whose SGD and Model lack something."""
+    """A module like Keras 3, with parts of SGD and Model missing."""
     names = {"apply", "_backend_apply_gradients", "_clip_gradients"} - set(missing)
     sgd = type("SGD", (), dict.fromkeys(names, lambda self: None))
     scale = {"check_finite": None} if "check_finite" not in missing else {}
@@ -118,14 +118,16 @@ def without(*missing):
         ("_save_model", "keras: BackupAndRestore._save_model"),
     ],
 )
-def test_a_hook_that_is_gone_is_named(missing, named):
+def test_missing_hook_is_named(missing, named):
     module = without(missing)
     assert compat.missing_hooks(module) == [named]
-    with pytest.raises(ImportError, match=r"keras 99\.0 lacks .*" + missing.strip("_")):
+    with pytest.raises(
+        ImportError, match=r"keras 99\.0, which does not have .*" + missing.strip("_")
+    ):
         patches.patch(module)
 
 
-def test_another_backend_is_left_alone():
+def test_other_backends_are_not_changed():
     module = without("_clip_gradients")
     module.backend.backend = lambda: "jax"
     patches.patch(module)
@@ -141,5 +143,5 @@ def test_another_backend_is_left_alone():
         ("adam", None),
     ],
 )
-def test_kinds(optimizer, kind):
+def test_kind_of_optimizer(optimizer, kind):
     assert compat.kind_of(optimizer) == kind

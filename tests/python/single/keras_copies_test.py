@@ -1,4 +1,4 @@
-"""A copy of a wrapped optimizer is plain, however it was made; it is never half a wrapped one."""
+"""A copy of a wrapped optimizer is not distributed, however it was made."""
 
 import copy
 import pickle
@@ -43,7 +43,7 @@ def _job():
 
 @pytest.fixture
 def reductions(monkeypatch):
-    """The synchronizers that have reduced gradients."""
+    """Collects the synchronizers that have reduced gradients."""
     seen = []
     reduce = GradientSynchronizer.reduce
 
@@ -61,7 +61,7 @@ def variable_for(kind):
 
 
 def update(optimizer, variable):
-    """One update with a gradient of 1; how much the variable changes by it."""
+    """Makes one update with a gradient of 1; returns the change of the variable."""
     before = float(tf.convert_to_tensor(variable))
     optimizer.apply_gradients([(tf.constant(1.0), variable)])
     return before - float(tf.convert_to_tensor(variable))
@@ -69,29 +69,29 @@ def update(optimizer, variable):
 
 @pytest.mark.parametrize("how", list(COPY))
 @pytest.mark.parametrize("kind", list(MAKE))
-def test_deep_copied_optimizer_keeps_no_closure_of_the_original(kind, how, reductions):
+def test_copied_optimizer_does_not_act_on_the_original(kind, how, reductions):
     try:
         COPY[how](MAKE[kind]())
     except Exception as error:
-        pytest.skip(f"plain ones cannot be copied so: {type(error).__name__}")
+        pytest.skip(f"this kind of plain optimizer cannot be copied: {type(error).__name__}")
     original = DistributedOptimizer(MAKE[kind](), backward_passes_per_step=2)
     assert original.register_local_var
     copied = COPY[how](original)
     assert type(copied) is type(original)
     if list(compat.leaves(copied)) == list(compat.leaves(original)):
-        # copy.copy of a wrapper of tf_keras: the inner one is the same object, wrapped.
+        # copy.copy of a tf_keras wrapper: the inner optimizer is the same object, and wrapped.
         assert compat.synchronizer_of(copied) is not None
         return
     assert compat.synchronizer_of(copied) is None
     assert not hasattr(copied, "register_local_var")
     steps = int(original.iterations)
     mine, its = variable_for(kind), variable_for(kind)
-    assert update(copied, its) == 0.5, "an update of a plain one comes with each call"
+    assert update(copied, its) == 0.5, "a plain optimizer updates in each call"
     assert reductions == []
-    if how != "copy":  # which shares the variables of tf_keras' ones
+    if how != "copy":  # a plain copy of a tf_keras optimizer shares its variables
         assert int(original.iterations) == steps
         assert int(copied.iterations) == 1
-    # It can be wrapped as any other, and the original still is.
+    # The copy can be wrapped like any other, and the original is still wrapped.
     DistributedOptimizer(copied)
     update(copied, its)
     assert len(reductions) == 1
@@ -101,7 +101,7 @@ def test_deep_copied_optimizer_keeps_no_closure_of_the_original(kind, how, reduc
     assert set(reductions[1:]) == {compat.synchronizer_of(leaf)}
 
 
-def test_wrapped_class_leaves_its_other_objects_alone(reductions):
+def test_wrapping_does_not_change_other_objects_of_the_class(reductions):
     class Own(keras.optimizers.SGD):
         def _clip_gradients(self, grads):
             return super()._clip_gradients(grads)
@@ -112,10 +112,10 @@ def test_wrapped_class_leaves_its_other_objects_alone(reductions):
     assert update(Own(0.5), keras.Variable(4.0)) == 0.5
     assert reductions == []
     assert update(own, keras.Variable(4.0)) == 0.5
-    assert len(reductions) == 1, "once, though both classes look for hooks"
+    assert len(reductions) == 1, "once, although both classes look for hooks"
 
 
-def test_method_that_somebody_else_replaced_on_the_instance():
+def test_method_replaced_on_the_instance_is_refused():
     optimizer = keras.optimizers.SGD(0.5)
     vars(optimizer)["apply"] = optimizer.apply
     with pytest.raises(ValueError, match=r"apply\(\) of this .* was replaced on the instance"):

@@ -1,4 +1,4 @@
-"""Which of Keras' own callbacks write on one rank, by what the ranks are about to write."""
+"""Which of Keras' own callbacks write on one rank only, given the ranks' plans."""
 
 import keras
 import pytest
@@ -6,14 +6,14 @@ import tf_keras
 
 from tf_hvd.keras import callbacks, fit_config
 
-# Those that neither write nor decide anything.
+# Callbacks that neither write nor decide anything.
 HARMLESS = {
     "BaseLogger", "Callback", "CallbackList", "History", "LambdaCallback", "ProgbarLogger",
 }  # fmt: skip
 
 
 def plan(*files):
-    """Of a rank with these: host, path, and whether one rank can be left to write it."""
+    """The plan of a rank with these files: host, path, and whether one rank may write for all."""
     of = [fit_config.File("CSVLogger", host, path, held) for host, path, held in files]
     return fit_config.FitConfig(True, 4, 1, (), False, tuple(of), None, (), [])
 
@@ -22,7 +22,7 @@ def plan(*files):
     ("plans", "shared"),
     [
         ([[("a", "/x", True)], [("a", "/x", True)]], {"/x"}),
-        # As on one machine: what a script does is not for its hosts to say.
+        # On several hosts the result is the same as on one.
         ([[("a", "/x", True)], [("b", "/x", True)]], {"/x"}),
         ([[("a", "/x", True)], [], [("b", "/x", True)]], {"/x"}),
         ([[("", "gs://x", True)], [("", "gs://x", True)]], {"gs://x"}),
@@ -32,7 +32,7 @@ def plan(*files):
         ([[("a", "/x", True), ("a", "/y", True)], [("a", "/y", True)]], {"/y"}),
     ],
 )
-def test_what_one_rank_writes(plans, shared):
+def test_files_that_one_rank_writes(plans, shared):
     ranks = range(len(plans))
     found = fit_config.check([plan(*files) for files in plans], ranks)
     assert found == {("CSVLogger", path) for path in shared}
@@ -48,7 +48,7 @@ def test_what_one_rank_writes(plans, shared):
         [[("b", "/x", False)], [("a", "/x", True)], [("a", "/x", True)]],
     ],
 )
-def test_what_has_two_writers(plans):
+def test_files_with_two_writers_are_refused(plans):
     ranks = [4, 5, 6][: len(plans)]
     named = f"CSVLogger on ranks {ranks[-2]}, {ranks[-1]} would write /x at the same time"
     with pytest.raises(ValueError, match=named):
@@ -57,10 +57,10 @@ def test_what_has_two_writers(plans):
 
 @pytest.mark.parametrize("library", [keras, tf_keras])
 def test_every_callback_of_keras_is_known(library):
-    """OrbaxCheckpoint was not: the ranks of a job damaged each other's checkpoints."""
+    """Regression: OrbaxCheckpoint was not, and the ranks damaged each other's checkpoints."""
     kinds = {name: kind for name, kind in vars(library.callbacks).items() if isinstance(kind, type)}
     for name, kind in kinds.items():
         bases = {base.__name__ for base in kind.__mro__}
         assert name in HARMLESS or bases & fit_config._KNOWN, name
-    # The error for a class of the user's says which one to derive it from.
+    # The error for a user's class names the class to derive it from.
     assert kinds.keys() & fit_config._WRITING.keys() <= vars(callbacks.of(library)).keys()

@@ -1,10 +1,10 @@
-"""The guard is installed whichever finder has found Keras, and whenever it is imported."""
+"""The guard is installed whichever finder finds Keras, and whenever Keras is imported."""
 
 import sys
 
 from finished import finished
 
-# What an editable installation does: a finder of its own, here before Python's.
+# An editable installation adds its own finder, here before Python's.
 PROGRAM = """
 import importlib.util, pathlib, sys
 
@@ -24,7 +24,7 @@ assert "tf_keras" not in sys.modules, "imported too early for this test"
 try:
     import tf_keras
 except ImportError as error:
-    print("said:", error)
+    print("error:", error)
 print("keras patched:", hasattr(__import__("keras").Model.fit, "_tf_hvd_watched"))
 """
 LIBRARY = """
@@ -42,13 +42,13 @@ Model = empty
 
 
 def test_editable_keras(tmp_path):
-    """The hooks are missed in it, which shows that they were looked for there."""
+    """The error about missing hooks shows that tf_hvd tried to hook into this library."""
     (tmp_path / "editable").mkdir()
     (tmp_path / "editable" / "__init__.py").write_text(LIBRARY)
     (tmp_path / "program.py").write_text(PROGRAM)
     done = finished(
         [sys.executable, "-P", str(tmp_path / "program.py"), str(tmp_path / "editable")]
     )
-    assert "said: tf_keras 99.0 lacks " in done.stdout, done.stderr
+    assert "cannot hook into tf_keras 99.0, which does not have " in done.stdout, done.stderr
     assert " Empty.apply_gradients" in done.stdout
     assert "keras patched: True" in done.stdout

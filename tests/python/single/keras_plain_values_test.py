@@ -1,4 +1,4 @@
-"""Plain values as bytes."""
+"""Serialization of plain values."""
 
 import numpy as np
 import pytest
@@ -30,26 +30,26 @@ ARRAYS = [
 
 
 @pytest.mark.parametrize("value", VALUES)
-def test_values_come_back(value):
+def test_values_round_trip(value):
     assert plain_values.loads(plain_values.dumps(value)) == value
 
 
 @pytest.mark.parametrize("array", ARRAYS)
-def test_arrays_come_back(array):
+def test_arrays_round_trip(array):
     other = plain_values.loads(plain_values.dumps({"x": [array, array]}))["x"][1]
     assert type(other) is type(array)
     assert other.dtype == array.dtype
     np.testing.assert_array_equal(other, array)
 
 
-def test_a_tensor_comes_back_as_an_array():
+def test_tensor_becomes_an_array():
     np.testing.assert_array_equal(
         plain_values.loads(plain_values.dumps(tf.constant([1, 2]))), [1, 2]
     )
 
 
 @pytest.mark.parametrize("value", [object(), [lambda: 0], {"a": np.array(["text"])}, print])
-def test_what_is_not_plain(value):
+def test_other_values_are_refused(value):
     with pytest.raises(TypeError, match="not supported"):
         plain_values.dumps(value)
 
@@ -59,13 +59,13 @@ OLDER = b'{"dict": [["updates", 3]]}\n'
 
 
 @pytest.mark.parametrize("data", [b"", b"PK", b"PK\x03\x04", OTHER, OLDER])
-def test_what_was_not_written_by_it(data):
-    with pytest.raises(ValueError, match="not written by this version of tf_hvd: remove it"):
+def test_other_data_is_refused(data):
+    with pytest.raises(ValueError, match="not written by this version of tf_hvd"):
         plain_values.loads(data)
 
 
 def test_equal_values_have_equal_bytes(monkeypatch):
-    """Ranks compare them."""
+    """Ranks compare the bytes."""
     before = plain_values.dumps({"x": ARRAYS})
     monkeypatch.setattr("time.time", lambda: 1e9)
     assert plain_values.dumps({"x": ARRAYS}) == before

@@ -1,4 +1,4 @@
-"""tf.distribute strategies of several replicas are refused; the others pass."""
+"""tf.distribute strategies with several replicas are refused; other strategies are accepted."""
 
 import sys
 
@@ -37,7 +37,7 @@ with tf.distribute.OneDeviceStrategy("CPU:0").scope():
     said("one device fit", lambda: fit(keras, hvd.DistributedOptimizer(keras.optimizers.SGD())))
 mirrored = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 wrapped = hvd.DistributedOptimizer(keras.optimizers.SGD())
-# As in a job of several ranks.
+# Simulates a job of several ranks.
 guard.watches = patches.watches = lambda: True
 with mirrored.scope():
     said("collective", allreduce)
@@ -55,7 +55,7 @@ said("replica", lambda: mirrored.run(replica))
 REFUSED = "within tf.distribute's MirroredStrategy of 2 replicas: both would reduce the gradients"
 
 
-def test_strategies(tmp_path):
+def test_strategies_with_replicas_are_refused(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     done = finished([sys.executable, "-P", str(tmp_path / "program.py")])
     lines = dict(

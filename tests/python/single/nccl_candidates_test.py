@@ -1,4 +1,4 @@
-"""Where NCCL is looked for in a Python environment."""
+"""The places where NCCL is searched in a Python environment."""
 
 import importlib
 import sys
@@ -12,7 +12,7 @@ NCCL = "nvidia/nccl/lib/libnccl.so.2"
 
 @pytest.fixture
 def place(monkeypatch):
-    """Makes NCCL's file; nothing but what a test makes is there."""
+    """Creates NCCL's file in an otherwise empty environment."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     for name in [name for name in sys.modules if name.partition(".")[0] == "nvidia"]:
         monkeypatch.delitem(sys.modules, name)
@@ -29,8 +29,8 @@ def place(monkeypatch):
         del sys.modules[name]
 
 
-def test_any_folder_that_python_looks_into(place, tmp_path):
-    """As of a user's own packages, beside those of the system."""
+def test_any_folder_on_pythons_path(place, tmp_path):
+    """Such as a user's own packages in addition to the system's."""
     before = basics.nccl_candidates()
     file = place(tmp_path / "user")
     assert basics.nccl_candidates() == before
@@ -38,23 +38,25 @@ def test_any_folder_that_python_looks_into(place, tmp_path):
     assert basics.nccl_candidates() == [*before, file]
 
 
-def test_other_wheels_of_nvidias_lie_elsewhere(place, tmp_path):
+def test_other_nvidia_wheels_are_in_other_folders(place, tmp_path):
     (tmp_path / "system/nvidia/cublas").mkdir(parents=True)
     file = place(tmp_path / "user")
     sys.path[:0] = [str(tmp_path / "system"), str(tmp_path / "user")]
     assert file in basics.nccl_candidates()
 
 
-def test_tensorflows_is_the_first(place, tmp_path, monkeypatch):
+def test_tensorflows_nccl_comes_first(place, tmp_path, monkeypatch):
     ours = place(tmp_path / "ours")
     theirs = place(tmp_path / "theirs")
     monkeypatch.setattr(_native, "DIRECTORY", tmp_path / "ours" / "tf_hvd")
     monkeypatch.setattr(
-        basics, "_places", lambda name: [str(tmp_path / "theirs" / name)] * (name == "tensorflow")
+        basics,
+        "_package_folders",
+        lambda name: [str(tmp_path / "theirs" / name)] * (name == "tensorflow"),
     )
     assert basics.nccl_candidates()[:2] == [theirs, ours]
 
 
-def test_condas(place, tmp_path, monkeypatch):
+def test_nccl_of_conda(place, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     assert place(tmp_path, "lib/libnccl.so.2") in basics.nccl_candidates()

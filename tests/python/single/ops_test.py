@@ -1,7 +1,7 @@
-"""The native ops in a job of one rank, called as they are registered.
+"""The native ops in a single-rank job, called as they are registered.
 
-What goes in comes out, as far as one rank goes; a wrong call is refused with a
-text that names what is wrong.
+With one rank the outputs equal the inputs. A wrong call is refused with a text that
+names the fault.
 """
 
 import numpy as np
@@ -38,9 +38,9 @@ def refused(text, function, *args, **attributes):
         function(*args, **attributes)
 
 
-def test_reducescatter_refuses_what_it_cannot_do():
+def test_reducescatter_refuses_unsupported_ops():
     refused("Adasum", ops.horovod_reducescatter, [1.0], ADASUM, 1.0, 1.0)
-    refused("there is no reduce_op 6", ops.horovod_reducescatter, [1.0], 6, 1.0, 1.0)
+    refused("invalid reduce_op 6", ops.horovod_reducescatter, [1.0], 6, 1.0, 1.0)
     refused("cannot compute Average of bool", ops.horovod_reducescatter, [True], 0, 1.0, 1.0)
 
 
@@ -67,7 +67,7 @@ def test_a_scalar_in_a_group_is_named():
     )
 
 
-def test_members_have_as_many_names_as_there_are():
+def test_the_number_of_member_names_is_checked():
     x = tf.constant([1.0])
     attributes = {"member_names": ["a", "b", "c"]}
     text = "3 names for 2 tensors"
@@ -77,11 +77,11 @@ def test_members_have_as_many_names_as_there_are():
 
 
 def test_exact_factors_are_two():
-    text = "exact_factors has two numbers, or none"
+    text = "exact_factors must have two numbers or none"
     refused(text, ops.horovod_allreduce, tf.constant([1.0]), SUM, 1.0, 1.0, exact_factors=[1])
 
 
-def test_alltoall_sends_no_more_than_the_splits_say():
+def test_alltoall_sends_only_the_rows_of_its_splits():
     x = rows(tf.int32)
     for count in range(4):
         output, received = ops.horovod_alltoall(x, [count])
@@ -92,8 +92,8 @@ def test_alltoall_sends_no_more_than_the_splits_say():
 @pytest.mark.parametrize(
     ("splits", "text"),
     [
-        (tf.constant(3), "splits has 0 dimensions; it must have one"),
-        ([[3]], "splits has 2 dimensions; it must have one"),
+        (tf.constant(3), "splits has 0 dimensions; pass one dimension"),
+        ([[3]], "splits has 2 dimensions; pass one dimension"),
         ([1, 2], "splits has 2 elements for 1 ranks"),
         ([-1], r"splits\[0\] is -1"),
         ([4], "splits add up to 4 rows, but the tensor has 3"),
@@ -135,7 +135,7 @@ def test_inplace_broadcast_after_a_sparse_update():
     assert variable.numpy().tolist() == [[0, 0], [1, 1], [0, 0]]
 
 
-def test_inplace_broadcast_refuses_what_has_no_value():
+def test_inplace_broadcast_refuses_uninitialised_variables():
     variable = tf.Variable(1.0)
     missing = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[])
     function = ops.horovod_broadcast_inplace_resource
@@ -146,7 +146,7 @@ def test_inplace_broadcast_refuses_what_has_no_value():
     refused("2 names for 1 tensors", function, [variable.handle], 0, ["v", "w"])
 
 
-def test_inplace_broadcast_names_a_variable_without_being_told():
+def test_inplace_broadcast_errors_name_the_variable():
     text = tf.Variable("text", name="greeting")
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"variable '.*greeting"):
         ops.horovod_broadcast_inplace_resource([text.handle], 0, [])
@@ -166,7 +166,7 @@ def test_inplace_broadcast_of_reference_variables():
         values = session.run(references)
         assert values[0].tolist() == [1.0, 2.0]
         assert values[1] == 3.0
-        # What comes out is the variable.
+        # The output is the variable itself.
         changed = tf.compat.v1.assign_add(references[0], [1.0, 1.0])
         session.run(changed)
         assert session.run(first).tolist() == [2.0, 3.0]

@@ -1,4 +1,4 @@
-"""Process sets of one process, and init of parts of a job, in processes of their own."""
+"""Process sets of one process, and init of parts of a job, in separate processes."""
 
 import os
 import pathlib
@@ -13,7 +13,7 @@ from tf_hvd.core import tensorflow_hooks
 from tf_hvd.training import guard, v1_guard
 
 LIMIT = 600
-# What the ranks print must come in whole lines.
+# The ranks' output must consist of whole lines.
 PREAMBLE = """
 import os, sys
 def say(*what):
@@ -30,7 +30,7 @@ def total(value, **arguments):
 """
 
 
-# Steps of each kind that counts.
+# Steps of each kind that has a counter.
 TRAINED = """
 import keras
 def trained():
@@ -52,7 +52,7 @@ def trained():
 
 @pytest.fixture(params=["openmpi", "mpich"])
 def job(request, tmp_path, run_to_end, mpi_library):
-    """Runs a program as a job; returns the exit code and the lines that the ranks said."""
+    """Runs a program as a job; returns the exit code and the lines that the ranks printed."""
     library = str(mpi_library(request.param))
 
     def run(program, ranks, **environment):
@@ -97,12 +97,12 @@ def test_ranks_are_integers(wrong):
 
 
 @pytest.mark.parametrize("wrong", [3, "0", None, object()])
-def test_neither_ranks_nor_communicator(wrong):
-    with pytest.raises(ValueError, match="pass a list of ranks or a communicator"):
+def test_other_arguments_are_refused(wrong):
+    with pytest.raises(ValueError, match="pass a list of ranks or an mpi4py communicator"):
         hvd.ProcessSet(wrong)
 
 
-def test_the_set_of_a_process_that_is_alone(initialized):
+def test_the_set_of_a_single_process(initialized):
     first = hvd.add_process_set([0])
     assert (first.ranks, first.size(), first.rank(), first.included()) == ([0], 1, 0, True)
     assert float(hvd.allreduce(tf.constant(3.0), process_set=first)) == 3
@@ -113,8 +113,8 @@ def test_the_set_of_a_process_that_is_alone(initialized):
         hvd.add_process_set([0, 1])
 
 
-def test_kernels_are_freed_by_how_many_sets_were_removed(monkeypatch):
-    """Only a set with a number that 32 divides freed them."""
+def test_kernels_are_freed_after_every_32_removed_sets(monkeypatch):
+    """Kernels were freed only for a set with a number divisible by 32."""
     freed = []
     monkeypatch.setattr(tensorflow_hooks, "free_eager_kernels", lambda: freed.append(1))
     for _ in range(2):
@@ -125,8 +125,8 @@ def test_kernels_are_freed_by_how_many_sets_were_removed(monkeypatch):
     assert freed
 
 
-def test_the_guard_of_v1_counts_anew_in_the_next_job(monkeypatch, initialized):
-    """After more steps in the job before, a correct one was "not reduced"."""
+def test_the_v1_guard_restarts_its_count_in_each_job(monkeypatch, initialized):
+    """After more steps in the previous job, correct updates were reported as "not reduced"."""
     monkeypatch.setattr(guard, "watches", lambda: True)
     check, variable = v1_guard.GradientCheck(), tf.Variable(1.0)
 
@@ -160,15 +160,15 @@ try:
     hvd.add_process_set([0])
 except ValueError as error:
     assert "call hvd.init() first" in str(error), error
-refused("the only string accepted is 'dynamic'", process_sets="static")
+refused("the only valid string is 'dynamic'", process_sets="static")
 refused("the job has no rank 1", process_sets=[[0], [1]])
-refused("[0] is the only list", comm=[0, 1])
-refused("names no rank", comm=[])
+refused("[0] is the only valid list", comm=[0, 1])
+refused("the list is empty", comm=[])
 refused("pass None, a list of ranks", comm="all")
 first, second = hvd.ProcessSet([0]), hvd.ProcessSet([0])
 try:
     hvd.init(comm=[0], process_sets=[first, second])
-except ValueError as error:  # Horovod's tests go on from here
+except ValueError as error:  # Horovod's tests continue after this
     assert "entry 1, ProcessSet(process_set_id=None, ranks=[0]" in str(error), error
     assert "process set 1 has the same ranks" in str(error), error
 assert (hvd.is_initialized(), hvd.size(), second.process_set_id) == (True, 1, None)
@@ -189,8 +189,8 @@ def test_init_with_sets():
     assert (result.returncode, result.stdout) == (0, "all well\n"), result.stderr
 
 
-def test_lists_of_ranks_make_jobs_of_their_own(job):
-    """Two jobs side by side, one with its ranks backwards and a process set."""
+def test_lists_of_ranks_make_separate_jobs(job):
+    """Two jobs at the same time, one with its ranks reversed and with a process set."""
     code, said = job(
         HVD
         + """
@@ -205,8 +205,8 @@ say("rank", launched, "is", hvd.rank(), "of", hvd.size(), hvd.local_rank(), hvd.
     assert said == ["rank 0 is 1 of 2 1 2 22", "rank 1 is 0 of 1 0 1 11", "rank 2 is 0 of 2 0 2 22"]
 
 
-def test_a_process_that_the_list_leaves_out(job):
-    """It is told, may go its way, and its exit does not end the others."""
+def test_a_process_outside_of_the_list(job):
+    """It gets an error, may continue, and its exit does not end the others."""
     code, said = job(
         HVD
         + """
@@ -222,7 +222,7 @@ else:
     assert code == 0
     assert said[:2] == ["rank 0 has 2", "rank 1 has 2"]
     assert said[2].startswith(
-        "rank 2 init(comm=[0, 1]) was called by rank 2 of MPI_COMM_WORLD, which it does not name; "
+        "rank 2 init(comm=[0, 1]) was called by rank 2 of MPI_COMM_WORLD, which is not in the list"
     )
 
 
@@ -240,13 +240,13 @@ except ValueError as error:
     assert code == 0
     text = (
         "False mismatch in barrier 'init': rank 0 has process sets [0, 1], [1], rank 1 has no "
-        "process sets; process sets must be equal on all ranks"
+        "process sets; process sets must be the same on all ranks"
     )
     assert said == [f"rank 0 {text}", f"rank 1 {text}"]
 
 
 def test_communicators_of_mpi4py(job):
-    """A job of a part of MPI_COMM_WORLD, and sets of communicators in it, split and whole."""
+    """A job of a part of MPI_COMM_WORLD, and process sets of communicators, split and whole."""
     code, said = job(
         MPI4PY
         + HVD
@@ -275,7 +275,7 @@ assert added.ranks == [0] and added.included() == (hvd.rank() == 0)
 try:
     hvd.add_process_set(world)
 except ValueError as error:
-    assert "a process that is not in the job" in str(error), error
+    assert "a process outside of the job" in str(error), error
 else:
     raise AssertionError("a foreign process was taken")
 """,
@@ -291,9 +291,9 @@ else:
 
 
 def test_init_again_under_mpi4py(job):
-    """MPI stays, so that jobs of different processes may follow each other.
+    """MPI stays initialised, so that jobs of different processes may follow each other.
 
-    Optimizers and tapes count their steps anew in each: ranks from several jobs disagreed.
+    Optimizers and tapes restart their counts in each job: ranks from several jobs disagreed.
     """
     code, said = job(
         MPI4PY
@@ -308,7 +308,7 @@ for step in steps[0]:
         step()
 hvd.shutdown()
 hvd.init(comm=[1, 0])
-for step in steps[launched]:  # rank 1 goes on with others
+for step in steps[launched]:  # rank 1 continues with other ranks
     for _ in range(12):
         step()
 say("rank", launched, first, hvd.rank(), total(1))
@@ -325,7 +325,7 @@ else:
     assert said == ["rank 0 2 1 2", "rank 1 2 0 2"]
 
 
-def test_communicators_that_cannot_be_used(job):
+def test_invalid_communicators(job):
     code, said = job(
         MPI4PY
         + HVD
@@ -342,7 +342,7 @@ inter = world.Split(launched).Create_intercomm(0, world, 1 - launched)
 refused("intercommunicator", hvd.init, inter)
 refused("this process is not in the communicator", hvd.init, MPI.COMM_NULL)
 hvd.init()
-refused("its own is ambiguous", hvd.add_process_set, MPI.COMM_NULL)
+refused("which is ambiguous", hvd.add_process_set, MPI.COMM_NULL)
 say("rank", launched, total(1))
 """,
         2,
@@ -352,7 +352,7 @@ say("rank", launched, total(1))
 
 
 def test_a_communicator_of_another_mpi(job, mpi_library, tmp_path):
-    """What only looks like mpi4py: no MPI runs, so that its handle means nothing."""
+    """An object that only looks like mpi4py: MPI is not running, so its handle is invalid."""
     fake = pathlib.Path(tmp_path) / "mpi4py"
     fake.mkdir()
     (fake / "__init__.py").write_text("")

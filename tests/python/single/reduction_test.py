@@ -1,4 +1,4 @@
-"""How gradients are cut into requests, and what the optimizer and the tape refuse."""
+"""The division of gradients into requests, and invalid options of optimizers and tapes."""
 
 import dataclasses
 import gc
@@ -16,6 +16,7 @@ import tf_hvd as hvd
 from tf_hvd.collectives.options import ReductionOptions
 from tf_hvd.core import config
 from tf_hvd.core.tensorflow_hooks import verbatim
+from tf_hvd.horovod import helpers
 from tf_hvd.keras import compat
 from tf_hvd.training import buckets, reduction
 
@@ -40,13 +41,13 @@ SEVEN_EIGHTHS = tuple(
         ([(F, 4), (D, 8), (F, 4), (D, 8)], 16, ((3, 1), (2, 0))),
         ([(F, 4), (F, None), (F, 4)], 8, ((2, 0), (1,))),
         ([(F, 0)] * 3, 1, ((2, 1, 0),)),
-        # An eighth of all each, but not less than 1 MiB.
+        # Each has an eighth of all gradients, but at least 1 MiB.
         (
             [(F, 2 * MIB)] * 16,
             64 * MIB,
             (*((i, i - 1) for i in range(15, 1, -2)), (1,), (0,)),
         ),
-        # The last one is cut in halves, down to 1 MiB.
+        # The last bucket is cut in halves, down to 1 MiB.
         ([(F, MIB)] * 64, 64 * MIB, (*SEVEN_EIGHTHS, (7, 6, 5, 4), (3, 2), (1,), (0,))),
         ([(F, MIB // 2)] * 4, 64 * MIB, ((3, 2), (1, 0))),
         ([(F, 100), (F, 4 * MIB), (F, 100)], 64 * MIB, ((2, 0), (1,))),
@@ -62,7 +63,7 @@ SPECS = st.lists(
 
 
 @given(SPECS, st.integers(1, 60))
-def test_buckets_hold_everything_once(specs, limit):
+def test_buckets_contain_every_gradient_once(specs, limit):
     plan = buckets.plan_buckets(specs, limit)
     held = sorted(i for bucket in plan for i in bucket)
     assert held == [i for i, spec in enumerate(specs) if spec is not None]
@@ -74,7 +75,7 @@ def test_buckets_hold_everything_once(specs, limit):
 
 
 @given(SPECS, st.integers(1, 40))
-def test_chunks_hold_everything_once(specs, chunks):
+def test_chunks_contain_every_gradient_once(specs, chunks):
     plan = buckets.plan_chunks(specs, chunks)
     held = [i for bucket in plan for i in bucket]
     assert sorted(held) == [i for i, spec in enumerate(specs) if spec is not None]
@@ -102,7 +103,7 @@ def test_groups_of_keras_variables():
 
 
 @pytest.mark.parametrize("groups", [0, -1, True, "x", [1, 2], 1.5])
-def test_groups_that_are_none(groups):
+def test_invalid_groups(groups):
     with pytest.raises(ValueError, match="groups="):
         hvd.DistributedGradientTape(tf.GradientTape(), groups=groups)
 
@@ -112,20 +113,20 @@ def test_num_groups_is_deprecated():
         hvd.DistributedGradientTape(tf.GradientTape(), num_groups=2)
 
 
-def test_deprecated_arguments_are_shown_where_the_program_gives_them():
-    """Not inside of this package, and not inside of TensorFlow's wrapper around its functions."""
+def test_deprecation_warnings_name_the_programs_line():
+    """Not at lines of this package, nor of TensorFlow's wrapper around its functions."""
     optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         hvd.DistributedGradientTape(tf.GradientTape(), num_groups=2)
         hvd.DistributedOptimizer(optimizer, num_groups=2)
         hvd.DistributedOptimizer(keras.optimizers.SGD(), num_groups=2)
-        hvd.handle_average_backwards_compatibility(None, True)
+        helpers.handle_average_backwards_compatibility(None, True)
     ours = [each for each in caught if "deprecated" in str(each.message)]
     assert [each.filename for each in ours] == [__file__] * 4
 
 
-def test_options_of_a_reduction_are_one_value_that_is_checked_once():
+def test_reduction_options_are_checked_once():
     options = ReductionOptions(op=hvd.Sum, groups=[[]])
     assert {options: 1}[ReductionOptions(op=hvd.Sum, groups=3)] == 1
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -153,7 +154,7 @@ def test_verbatim_shows_signature_and_defaults():
         signature = inspect.signature(wrapped, follow_wrapped=follow)
         assert str(signature) == "(a, b=2, *, c=3, d)"
     assert inspect.getfullargspec(wrapped) == inspect.getfullargspec(plain)
-    # The defaults are there to be read; a call takes those of the function.
+    # The defaults can be read; a call uses those of the function.
     assert wrapped(1, d=4) == (1, 2, 3, 4)
     assert wrapped(1, 5, c=6, d=4) == (1, 5, 6, 4)
     with pytest.raises(TypeError, match="'d'"):
@@ -173,7 +174,7 @@ def test_public_functions_show_their_defaults():
 
 
 @pytest.mark.parametrize("make", [hvd.DistributedGradientTape, hvd.DistributedOptimizer])
-def test_arguments_that_make_no_sense(make):
+def test_invalid_arguments(make):
     inner = (
         tf.GradientTape()
         if make is hvd.DistributedGradientTape
@@ -188,18 +189,18 @@ def test_arguments_that_make_no_sense(make):
 
 
 @pytest.mark.parametrize("optimizer", [keras.optimizers.SGD, keras.optimizers.Adam])
-def test_keras_optimizer_is_never_silently_left_alone(optimizer):
+def test_keras_optimizers_are_always_wrapped(optimizer):
     made = optimizer()
     assert hvd.DistributedOptimizer(made) is made
     assert compat.synchronizer_of(made) is not None
 
 
-def test_what_is_no_optimizer():
+def test_other_objects_are_not_optimizers():
     with pytest.raises(ValueError, match="not an optimizer"):
         hvd.DistributedOptimizer(3)
 
 
-def test_optimizer_options_that_make_no_sense():
+def test_invalid_optimizer_options():
     inner = tf.compat.v1.train.GradientDescentOptimizer(0.1)
     with pytest.raises(ValueError, match="at least 1"):
         hvd.DistributedOptimizer(inner, backward_passes_per_step=0)
@@ -218,7 +219,7 @@ def test_bucket_size_from_the_environment(monkeypatch):
             config.BUCKET_BYTES.read()
 
 
-def test_way_of_slices_from_the_environment(monkeypatch):
+def test_sparse_mode_from_the_environment(monkeypatch):
     monkeypatch.delenv("TF_HVD_SPARSE", raising=False)
     assert config.SPARSE.read() == "auto"
     monkeypatch.setenv("TF_HVD_SPARSE", " rows ")
@@ -237,11 +238,11 @@ def test_way_of_slices_from_the_environment(monkeypatch):
         ("layer2/w3", "layer2/w3"),
     ],
 )
-def test_names_that_ranks_compare_hold_no_counters(path, name):
+def test_compared_names_contain_no_counters(path, name):
     assert reduction.member_name(tf.Variable(1.0, name=path)) == name
 
 
-def test_names_that_ranks_compare_of_keras_and_of_tensors():
+def test_compared_names_of_keras_variables_and_tensors():
     layers = [keras.layers.Dense(1), keras.layers.Dense(1)]
     for layer in layers:
         layer.build((None, 2))
@@ -249,7 +250,7 @@ def test_names_that_ranks_compare_of_keras_and_of_tensors():
     assert reduction.member_name(tf.constant(1.0)) == ""
 
 
-def test_alone_nothing_is_sent_and_only_rows_of_one_index_are_summed():
+def test_a_single_rank_sends_nothing_and_sums_duplicate_rows():
     hvd.init()
     table, weights = tf.Variable(tf.ones([4, 2])), tf.Variable([1.0])
     slices = tf.IndexedSlices(tf.ones([2, 2]), tf.constant([3, 3]))
@@ -259,7 +260,7 @@ def test_alone_nothing_is_sent_and_only_rows_of_one_index_are_summed():
     assert (same is dense, none) == (True, None)
     assert sparse.indices.numpy().tolist() == [3]
     assert sparse.values.numpy().tolist() == [[2, 2]]
-    assert sparse.dense_shape.numpy().tolist() == [4, 2]  # the variable's
+    assert sparse.dense_shape.numpy().tolist() == [4, 2]  # the variable's shape
     as_dense = reduction.GradientReducer("Alone", ReductionOptions(sparse_as_dense=True))
     assert as_dense.reduce([slices], [table])[0].numpy().tolist() == [[0, 0]] * 3 + [[2, 2]]
     with tf.Graph().as_default() as graph:
@@ -268,7 +269,7 @@ def test_alone_nothing_is_sent_and_only_rows_of_one_index_are_summed():
 
 
 def test_variables_in_groups_are_not_kept(monkeypatch):
-    """The function that reduces in eager mode held the first model's, and is cached."""
+    """The cached function that reduces in eager mode kept the first model's variables."""
     hvd.init()
     monkeypatch.setattr(reduction.GradientReducer, "is_alone", lambda self: False)
     variable = tf.Variable([1.0])

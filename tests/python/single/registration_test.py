@@ -1,9 +1,8 @@
-"""How the ops are registered: what TensorFlow does with equal, unused and constant calls.
+"""How the ops are registered: the effect on equal, unused and constant calls in TensorFlow.
 
-Each call that is executed is counted by the runtime. A call that one rank's
-TensorFlow merged with another, left out or computed while it optimised the graph
-would leave the other ranks waiting, so every number here is exact. One rank is
-enough: nothing here depends on what the others do.
+The runtime counts each executed call. If one rank's TensorFlow merged a call with another, omitted
+it, or computed it while optimising the graph, the other ranks would wait. Every number here is
+therefore exact. One rank is enough, because nothing depends on other ranks.
 """
 
 import threading
@@ -103,7 +102,7 @@ every_effect = pytest.mark.parametrize("call", [barrier, join, broadcast_inplace
 
 
 def executed(function):
-    """How many calls `function` made the runtime execute."""
+    """The number of calls that `function` made the runtime execute."""
     before = _native.library.tf_hvd_submitted_count()
     function()
     return _native.library.tf_hvd_submitted_count() - before
@@ -136,27 +135,27 @@ def test_calls_on_constants_are_not_folded(call):
     def of_constant():
         return call(tf.constant([1.0, 2.0]))
 
-    # Grappler folds when the graph is first optimised: later runs show it.
+    # Grappler folds when the graph is first optimised, so later runs show it.
     for _ in range(3):
         assert executed(of_constant) == 1
 
 
 def unused(call, x):
-    """One call of no use and one whose result is returned."""
+    """One call with an unused result and one with a returned result."""
     call(x)
     return call(x * 2.0)
 
 
 @every_collective
-def test_a_call_whose_result_is_unused_runs(call):
-    """A rank that left it out would keep those waiting that use the result."""
+def test_a_call_with_an_unused_result_runs(call):
+    """A rank that omitted it would block the ranks that use the result."""
     function = tf.function(lambda x: unused(call, x))
     for _ in range(2):
         assert executed(lambda: function(inputs())) == 2
 
 
 @every_collective
-def test_a_call_of_whose_result_only_the_shape_is_used_runs(call):
+def test_a_call_runs_if_only_the_shape_of_its_result_is_used(call):
     function = tf.function(lambda x: tf.shape(call(x)) + tf.size(call(x)))
     for _ in range(2):
         assert executed(lambda: function(inputs())) == 2
@@ -181,7 +180,7 @@ def in_nested_functions(call, x):
 
 
 def under_a_tape(call, x):
-    """The backward pass makes no call of a result that the loss does not depend on."""
+    """The backward pass makes no call for a result that the loss does not depend on."""
     with tf.GradientTape() as tape:
         tape.watch(x)
         unused(call, x)
@@ -284,7 +283,7 @@ def test_nested_functions_run_for_each_call(call):
 
 
 @every_collective
-def test_session_runs_what_is_fetched(call):
+def test_session_runs_only_what_is_fetched(call):
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         x = tf.compat.v1.placeholder(tf.float32, [2])
         fetched = [call(x), call(x)]
@@ -309,7 +308,7 @@ def test_session_runs_each_iteration_of_a_loop():
 
 @every_collective
 def test_no_call_waits_for_another(call):
-    """Automatic control dependencies put no order between collectives."""
+    """Automatic control dependencies do not order collectives."""
 
     @tf.function
     def independent(x):
@@ -326,7 +325,7 @@ def test_no_call_waits_for_another(call):
 
 
 class Gate:
-    """Holds one tensor back until another has been computed; never for ever."""
+    """Holds one tensor back until another has been computed, but not indefinitely."""
 
     def __init__(self):
         self._opened = threading.Event()
@@ -347,8 +346,8 @@ class Gate:
         return tf.numpy_function(self._pass, [x], tf.float32, stateful=False)
 
 
-def test_a_later_call_runs_while_an_earlier_one_has_no_input_yet():
-    """One after the other, in the order of the program, the first would wait for the second."""
+def test_a_later_call_runs_while_an_earlier_one_waits_for_input():
+    """In program order, one after the other, the first would wait for the second."""
     gate = Gate()
 
     @tf.function
@@ -362,7 +361,7 @@ def test_a_later_call_runs_while_an_earlier_one_has_no_input_yet():
 
 
 def test_iterations_of_a_loop_in_a_function_end_with_their_collectives():
-    """The same on all ranks: what follows from the graph alone holds up nobody."""
+    """The same on all ranks: order that follows from the graph delays no rank."""
 
     @tf.function
     def loop(x):
@@ -459,7 +458,7 @@ def test_session_runs_effects_that_are_fetched():
     ],
 )
 def test_topology_is_read_when_the_graph_runs(op, value):
-    """Not a constant: a graph may run in a job of another size than it was made in."""
+    """Not a constant: a graph may run in a job of a different size from the one it was made in."""
     read = tf.function(lambda: getattr(_native.ops, op)() + 0)
     assert read().numpy() == value
     hvd.shutdown()
@@ -471,13 +470,13 @@ def test_topology_is_read_when_the_graph_runs(op, value):
     assert read().numpy() == value
 
 
-def test_all_collectives_joined_tensorflows_ops_that_always_run_in_any_order():
+def test_all_collectives_always_run_and_in_any_order():
     assert set(COLLECTIVES) <= auto_control_deps.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS
     assert not set(COLLECTIVES) & auto_control_deps.ASYNC_STATEFUL_OPS
 
 
-def test_effects_did_not():
-    """They would lose their place among assignments."""
+def test_ops_with_effects_keep_their_order():
+    """Otherwise they would lose their order among assignments."""
     for ops in (
         auto_control_deps.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS,
         auto_control_deps.ASYNC_STATEFUL_OPS,

@@ -1,4 +1,4 @@
-"""A callback of Keras' own that acts on the first rank during a `fit`."""
+"""A Keras callback that acts only on the first rank during a `fit`."""
 
 import keras
 import pytest
@@ -8,7 +8,7 @@ from tf_hvd.keras import hooks, root_only
 
 
 class Equal(keras.callbacks.CSVLogger):
-    """All of them are equal, and so they have no hash."""
+    """All instances are equal, so they have no hash."""
 
     def __eq__(self, other):
         return isinstance(other, Equal)
@@ -17,8 +17,8 @@ class Equal(keras.callbacks.CSVLogger):
 @pytest.mark.parametrize(
     "kind", [keras.callbacks.CSVLogger, tf_keras.callbacks.CSVLogger, Equal], ids=str
 )
-def test_it_is_held_once_and_let_go(kind, tmp_path):
-    """Each `fit` holds it; the hooks of the last one stayed, until there were too many."""
+def test_a_callback_is_held_once_and_released(kind, tmp_path):
+    """Each `fit` holds it; the last fit's hooks stayed, until there were too many."""
     held, other = kind(str(tmp_path / "a")), kind(str(tmp_path / "b"))
     for _ in range(3):
         root_only.hold(held)
@@ -31,7 +31,7 @@ def test_it_is_held_once_and_let_go(kind, tmp_path):
     assert not root_only.is_held(held)
 
 
-def test_the_table_forgets_what_is_gone(tmp_path):
+def test_the_table_drops_deleted_callbacks(tmp_path):
     held = Equal(str(tmp_path / "a"))
     key = id(held)
     root_only.hold(held)

@@ -1,4 +1,4 @@
-"""What is one rank's own, collected and given back."""
+"""A rank's own state, collected and restored."""
 
 import logging
 import random
@@ -11,7 +11,7 @@ from tf_hvd.training.aggregation import GradientAggregation
 from tf_hvd.training.snapshot import Snapshot
 
 
-def test_random_numbers_go_on_where_they_were():
+def test_random_numbers_continue_after_a_restore():
     generator = tf.random.Generator.from_seed(3)
     snapshot = Snapshot(lambda: {"own": generator.state})
 
@@ -20,16 +20,16 @@ def test_random_numbers_go_on_where_they_were():
 
     taken = snapshot.random_numbers()
     drawn = draw()
-    snapshot.restore_random_numbers({})  # of a rank that there was not before
+    snapshot.restore_random_numbers({})  # of a rank that did not exist before
     assert draw() != drawn
     snapshot.restore_random_numbers(taken)
     assert draw() == drawn
 
 
-def test_who_follows_later_gets_what_was_taken():
+def test_parts_registered_later_are_restored():
     got = []
     snapshot = Snapshot()
-    snapshot.restore({"here": 1, "late": 2, "nobody's": 3})
+    snapshot.restore({"here": 1, "late": 2, "unknown": 3})
     for name in ("late", "here"):
         snapshot.follow(name, lambda: "now", got.append)
     assert got == [2, 1]
@@ -38,24 +38,24 @@ def test_who_follows_later_gets_what_was_taken():
     assert got == [2, 1, 4]
 
 
-def test_passes_of_an_update_that_is_not_complete():
+def test_passes_of_an_incomplete_update():
     variable = tf.Variable([0.0, 0.0])
 
     def add(aggregation, value):
         complete, sums = aggregation.add([tf.fill([2], value)], [variable])
         return bool(complete), sums[0].numpy().tolist()
 
-    first, second = GradientAggregation(3, False, False), GradientAggregation(3, False, False)
+    first, second = GradientAggregation(3), GradientAggregation(3)
     add(first, 1.0)
     add(first, 2.0)
     taken = Snapshot(aggregations=lambda: [first]).collect()
-    Snapshot(aggregations=lambda: [second]).restore({})  # of a file that is older than this part
+    Snapshot(aggregations=lambda: [second]).restore({})  # of a file from before this part existed
     Snapshot(aggregations=lambda: [second]).restore(taken)
     assert add(second, 4.0) == add(first, 4.0) == (True, [7.0, 7.0])
 
 
 @pytest.mark.parametrize("passes", [0, 1])
-def test_passes_that_were_added_since_are_taken_back(passes):
+def test_passes_added_after_the_snapshot_are_discarded(passes):
     variable = tf.Variable([0.0])
     aggregation = GradientAggregation(3)
     for _ in range(passes):
@@ -69,11 +69,11 @@ def test_passes_that_were_added_since_are_taken_back(passes):
     assert (bool(complete), sums[0].numpy().tolist()) == (True, [3.0])
 
 
-def test_passes_of_other_gradients_are_left_out(caplog):
+def test_passes_of_other_gradients_are_ignored(caplog):
     caplog.set_level(logging.WARNING, "absl")
     taken, variable = {"count": 1, "sums": [np.ones([2]), np.ones([1])]}, tf.Variable([0.0])
     aggregation = GradientAggregation(2)
     Snapshot(aggregations=lambda: [aggregation]).restore({"passes": [[taken]]})
     complete, _ = aggregation.add([tf.constant([1.0])], [variable])
     assert not complete
-    assert "of other gradients" in caplog.text
+    assert "do not have the shapes of this" in caplog.text

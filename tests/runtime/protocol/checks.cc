@@ -11,12 +11,12 @@
 namespace tf_hvd::protocol_test {
 namespace {
 
-// The last limit, two looks, an ABORT's way and the callback.
-constexpr int64_t kLongestWaitNs = 316 * kSecond;
-// One's own limit of a stall query, and the longest time between two looks.
+// The last limit, two checks, an ABORT's latency and the callback.
+constexpr int64_t kLongestWaitNs = 436 * kSecond;
+// The limit of a rank's stall query, and the longest time between two checks.
 constexpr int64_t kQueryNs = 3 * kSecond;
 
-// The longest way of a batch down the tree, and the callback.
+// The longest latency of a batch down the tree, and the callback.
 constexpr int64_t kBatchNs = kSecond / 2;
 
 using Instance = std::tuple<int32_t, std::string, int>;
@@ -35,7 +35,7 @@ std::string Described(const Submission& s) {
          (s.status.ok() ? "ok " + std::to_string(s.value) : s.status.message());
 }
 
-// A local error is told to its own caller first, in the same words but without
+// A local error is first reported to its caller, in the same words but without
 // the rank.
 bool RefusedHere(const Submission& s) {
   return s.status.code() == StatusCode::kInvalidArgument &&
@@ -43,8 +43,8 @@ bool RefusedHere(const Submission& s) {
           (!s.local_error.empty() && s.status.message() == s.local_error));
 }
 
-// A waiter's own limit names who saw it; whose comes first is a race between
-// waiters of the same age.
+// A waiting rank's own limit names the rank that saw it; which rank is first is
+// a race between waits of the same age.
 std::string Cause(const Submission& s) {
   const std::string& text = s.status.message();
   const size_t end =
@@ -52,7 +52,7 @@ std::string Cause(const Submission& s) {
   return Contains(text, " got no decision ") ? text.substr(0, end) : text;
 }
 
-// What the errors of a scenario may say.
+// The possible errors in a scenario.
 std::vector<std::string> ErrorsOf(Scenario scenario) {
   switch (scenario) {
     case Scenario::kMismatch:
@@ -69,13 +69,13 @@ std::vector<std::string> ErrorsOf(Scenario scenario) {
     case Scenario::kDuplicateOne:
       return {"duplicate name", "stall: ", " left: ", " is at step "};
     case Scenario::kMissing:
-      // By name, not by a waiter's last limit.
+      // Reported with the name, not through a waiting rank's last limit.
       return {"mismatch", "; missing rank "};
     case Scenario::kLeave:
       return {" left: "};
     case Scenario::kLateRank:
-      // What waited for the late rank may still be behind other calls when the
-      // limit is reached; that somebody did wait is checked elsewhere.
+      // The call that waited for the late rank may still be queued behind
+      // others at the limit. Another check ensures that some rank did wait.
       return {"stall: "};
     case Scenario::kDeath:
       return {" died"};
@@ -153,7 +153,7 @@ class Checker {
 void Checker::CheckAnswered() {
   for (const Submission& s : h_.submissions) {
     if (s.orphan || !h_.Alive(s.rank)) continue;
-    if (s.fired != 1) return Fail("waits for ever: " + Described(s));
+    if (s.fired != 1) return Fail("waits indefinitely: " + Described(s));
     if (s.end_ns - s.start_ns > kLongestWaitNs) {
       return Fail("waited too long: " + Described(s));
     }
@@ -226,11 +226,11 @@ void Checker::CheckScenario() {
       Fail("the end came late: " + Described(s));
     }
   }
-  if (!MayAbort(h_.scenario) && h_.abort_ns >= 0) Fail("ABORT without need");
+  if (!MayAbort(h_.scenario) && h_.abort_ns >= 0) Fail("unnecessary ABORT");
 }
 
-// Names and errors were compared while running; here: every member executes
-// a prefix of the set's order, and all of it if nothing was cut off.
+// Names and errors were compared while running. Checks here that every member
+// executes a prefix of the set's order, and all of it if nothing was cut off.
 void Checker::CheckOrders() {
   for (const auto& [key, ordered] : h_.order) {
     const auto& members = h_.members.at(key.first);
@@ -272,7 +272,8 @@ bool Checker::Waits(const Submission& s, int32_t set, const std::string& name,
          (s.fired == 0 || s.end_ns >= until_ns);
 }
 
-// The request a report is about, from its text: "stall: 'g1' (world) waited".
+// The request that a report is about, from its text: "stall: 'g1' (world)
+// waited".
 std::optional<std::pair<int32_t, std::string>> Subject(
     const std::string& text) {
   const size_t start = text.find(text.find("join()") == 7 ? "join()" : "'");
@@ -290,24 +291,25 @@ std::optional<std::pair<int32_t, std::string>> Subject(
   return std::make_pair(set, name);
 }
 
-// A report is about a request that somebody has waited for that long.
+// A report is about a request that some rank has waited for that long.
 void Checker::CheckReport(const StallReport& report) {
-  if (!StartsWith(report.text, "stall: ")) return;  // a waiter's own limit
+  if (!StartsWith(report.text, "stall: "))
+    return;  // by a waiting rank's own limit
   const auto subject = Subject(report.text);
   if (!subject.has_value()) return Fail("unreadable: " + report.text);
   const auto& [set, name] = *subject;
-  const StallOptions limits;
-  const int64_t age_ns = report.fatal ? limits.fail_ns : limits.warn_ns;
+  const StallOptions limits = StallLimits();
+  const int64_t age_ns = report.fatal ? limits.stuck_ns : limits.warn_ns;
   const bool waited = std::any_of(
       h_.submissions.begin(), h_.submissions.end(), [&](const Submission& s) {
         return Waits(s, subject->first, subject->second,
                      report.time_ns - age_ns, report.time_ns - kBatchNs);
       });
-  if (!waited) return Fail("nobody has waited so long: " + report.text);
+  if (!waited) return Fail("no rank has waited that long: " + report.text);
   CheckNamed(report, set, name);
 }
 
-// A rank named missing had not submitted, and one named silent could not
+// A rank named as missing had not submitted, and one named as silent could not
 // answer.
 void Checker::CheckNamed(const StallReport& report, int32_t set,
                          const std::string& name) {
@@ -338,10 +340,10 @@ void Checker::CheckNamed(const StallReport& report, int32_t set,
   }
 }
 
-// Nobody between it and the top is gone, and it looks at what comes. A waiter
-// that hears nothing names all those of whom one may be gone.
+// All ranks between it and the top are alive, and it polls. A waiting rank that
+// gets no answer names all ranks of which one may be dead.
 bool Checker::CouldAnswer(int rank, const StallReport& report) const {
-  if (!h_.executor_steps || Contains(report.text, "who should tell")) {
+  if (!h_.executor_steps || Contains(report.text, "which should report")) {
     return false;
   }
   if (h_.abort_ns >= 0 && report.time_ns > h_.abort_ns) return false;
@@ -351,7 +353,7 @@ bool Checker::CouldAnswer(int rank, const StallReport& report) const {
   return true;
 }
 
-// A dead rank is named, and soon, where anybody can know of its death.
+// A dead rank is named, within a short time, if any rank can detect its death.
 void Checker::CheckDeath() {
   for (const Submission& s : h_.submissions) {
     if (s.orphan || !h_.Alive(s.rank)) continue;
@@ -363,7 +365,7 @@ void Checker::CheckDeath() {
   }
 }
 
-// The last rank of a join: nobody has joined long after it.
+// The last rank of a join: no rank joined long after it.
 void Checker::CheckJoins() {
   for (const auto& [key, calls] : instances_) {
     const Submission* last = nullptr;

@@ -1,5 +1,5 @@
-// The invariants of the agreement (agreement.md, section 9), checked on what
-// happened in a simulated run.
+// The invariants of the agreement (agreement.md, section 9), checked on the
+// history of a simulated run.
 #ifndef TF_HVD_TESTS_RUNTIME_PROTOCOL_CHECKS_H_
 #define TF_HVD_TESTS_RUNTIME_PROTOCOL_CHECKS_H_
 
@@ -9,7 +9,7 @@
 
 namespace tf_hvd::protocol_test {
 
-// What does not hold; empty if all is well.
+// The violated invariant; empty if all hold.
 std::string CheckHistory(const History& history);
 
 }  // namespace tf_hvd::protocol_test

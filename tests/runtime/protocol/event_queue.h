@@ -1,6 +1,6 @@
 // EventQueue: the virtual clock, in integer nanoseconds. Events of the same
-// instant run in the order in which they were added, which is what keeps an
-// edge first-in-first-out.
+// instant run in the order in which they were added, which keeps an edge
+// first-in-first-out.
 #ifndef TF_HVD_TESTS_RUNTIME_PROTOCOL_EVENT_QUEUE_H_
 #define TF_HVD_TESTS_RUNTIME_PROTOCOL_EVENT_QUEUE_H_
 
@@ -20,7 +20,7 @@ class EventQueue {
   using Action = std::function<void()>;
 
   int64_t now() const { return now_; }
-  uint64_t count() const { return count_; }  // ever added
+  uint64_t count() const { return count_; }  // added in total
 
   void After(int64_t delay_ns, Action action) {
     At(now_ + delay_ns, std::move(action));

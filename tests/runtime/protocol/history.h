@@ -1,4 +1,4 @@
-// History: what happened in a simulated run, as far as the checks need it.
+// History: the events of a simulated run that the checks need.
 #ifndef TF_HVD_TESTS_RUNTIME_PROTOCOL_HISTORY_H_
 #define TF_HVD_TESTS_RUNTIME_PROTOCOL_HISTORY_H_
 
@@ -9,8 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "base/types.h"
+#include "runtime/agreement/stall_monitor.h"
 
 namespace tf_hvd::protocol_test {
 
@@ -25,10 +27,10 @@ enum class Scenario {
   kJoinSets,
   kDynamicSets,
   kLeave,
-  kMissing,  // some ranks leave out one call
+  kMissing,  // some ranks skip one call
   kDeath,
   kStopped,
-  kLateRank,  // others wait until warnings are due, or nearly the end
+  kLateRank,  // others wait until warnings are due, or nearly until the limit
 };
 const char* NameOf(Scenario scenario);
 
@@ -38,11 +40,11 @@ struct Submission {
   int32_t set = 0;
   std::string name;
   OpKind kind = OpKind::kAllreduce;
-  int instance = 0;  // the how-manieth of this name in this set on this rank
+  int instance = 0;  // the number of this name's call in this set on this rank
   std::string local_error;
   int64_t step = -1;
   bool late = false;    // made between join() and its return
-  bool orphan = false;  // its rank was dead or stopped already
+  bool orphan = false;  // its rank was already dead or stopped
   int64_t start_ns = 0;
   int64_t end_ns = 0;
   int fired = 0;  // how often the completion was called
@@ -50,14 +52,21 @@ struct Submission {
   int32_t value = 0;
 };
 
-// What a stall report or a stall's ABORT said.
+// Those of the product, except the last: rounds are shorter.
+inline StallOptions StallLimits() {
+  StallOptions limits;
+  limits.fail_ns = 420 * kSecond;
+  return limits;
+}
+
+// A stall report, or the text of a stall's ABORT.
 struct StallReport {
   int64_t time_ns = 0;
   bool fatal = false;
   std::string text;
 };
 
-// One entry of the order of a set, as the first rank to execute it saw it.
+// One entry of a set's order, as seen by the first rank to execute it.
 struct Ordered {
   std::string name;
   std::string error;
@@ -76,13 +85,13 @@ struct History {
   std::map<int, int> parent;                      // in the tree; -1: none
   std::set<int> dead;
   std::set<int> stopped;
-  bool unseen_death = false;  // of a whole node, and MPI does not tell
+  bool unseen_death = false;  // of a whole node, without a report by MPI
   int64_t last_death_ns = 0;
   int64_t abort_ns = -1;  // when the first ABORT was raised; -1: never
   int64_t leave_ns = -1;  // when the first rank left
   bool executor_steps = true;
-  bool deferred_join = false;  // joins may wait for own requests
-  std::string failure;  // what was found wrong while running; empty: nothing
+  bool deferred_join = false;  // joins may wait for this rank's requests
+  std::string failure;         // a fault found while running; empty: none
 
   bool Alive(int rank) const {
     return dead.count(rank) == 0 && stopped.count(rank) == 0;

@@ -1,7 +1,8 @@
 // A flaw is built into the controller (mutants.toml) or into its surroundings,
-// and the invariants must notice. What this shows is that the test can fail.
+// and the invariants must detect it. This shows that the test can fail.
 //
-//   --flaw=separate_streams | stall_closes    a flaw of the surroundings
+//   --flaw=separate_streams
+// stall_closes    a flaw of the surroundings
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -17,7 +18,7 @@ constexpr SeedRange kSeeds = {0, 10'000};
 
 SimOptions options;
 
-TEST(MutantTest, IsNoticed) {
+TEST(MutantTest, FlawIsDetected) {
   const std::optional<std::string> failure = FirstFailure(kSeeds, options);
   ASSERT_TRUE(failure.has_value())
       << "none of " << kSeeds.count << " seeds fails with the flaw";

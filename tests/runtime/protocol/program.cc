@@ -68,7 +68,7 @@ class Author {
   int style_ = 0;  // 0 asynchronous, 1 blocking, 2 either
   bool rejoins_ = false;
   std::vector<std::vector<int>> dynamic_;  // numbers of sets, by round
-  // The call that is wrong, and on which ranks.
+  // The faulty call, and the ranks on which it is faulty.
   int fault_ = -1;
   std::vector<int> faulty_ranks_;
 };
@@ -241,8 +241,8 @@ Phase Author::JoinPhase(int rank) {
   return phase;
 }
 
-// Sets are added, some of them at the same time and under names used before,
-// used at once, and removed by some ranks while others still use them.
+// Sets are added, some of them concurrently and under reused names, used
+// immediately, and removed by some ranks while others still use them.
 void Author::ChooseDynamic() {
   if (history_->scenario != Scenario::kDynamicSets) return;
   for (int64_t round = random_->Between(1, 6); round > 0; --round) {
@@ -253,8 +253,8 @@ void Author::ChooseDynamic() {
   }
 }
 
-// A set is added under a name that stands for its members, used at once, and
-// removed by some ranks while others still use it.
+// A set is added under a name that stands for its members, used immediately,
+// and removed by some ranks while others still use it.
 void Author::AppendDynamic(int rank, int number, int set, Phase* add,
                            Phase* use, Phase* remove) {
   Call call;
@@ -299,7 +299,7 @@ void Author::AppendDynamicRounds(int rank, std::vector<Phase>* phases) {
     random_->Shuffle(&remove.lanes[0].calls);
     phases->push_back(add);
     if (random_->Percent(50)) {
-      // Some calls come after the removal.
+      // Some calls are made after the removal.
       use.hurries = false;
       use.lanes.push_back(remove.lanes[0]);
       phases->push_back(use);
@@ -370,9 +370,9 @@ std::vector<int64_t> Author::StartTimes() {
     times.push_back(random_->Below(spread_ns));
   }
   if (late) {
-    // Around the first warning, and around the first look beyond the limit.
+    // Around the first warning, and around the first check beyond the limit.
     times[static_cast<size_t>(random_->Below(size_))] +=
-        random_->Pick<int64_t>({30, 300}) * kSecond +
+        random_->Pick<int64_t>({30, 300, 420}) * kSecond +
         random_->Between(-kSecond / 10, 11 * kSecond / 10);
   }
   return times;

@@ -1,6 +1,6 @@
-// Program: what each rank of a simulated job calls, written down before the
-// job runs. All ranks make the same calls but for what the scenario changes;
-// a rank's own order, pace and style of waiting differ.
+// Program: the calls of each rank of a simulated job, determined before the job
+// runs. All ranks make the same calls, except for the scenario's changes; a
+// rank's order, pace and style of waiting differ.
 #ifndef TF_HVD_TESTS_RUNTIME_PROTOCOL_PROGRAM_H_
 #define TF_HVD_TESTS_RUNTIME_PROTOCOL_PROGRAM_H_
 
@@ -20,10 +20,10 @@ struct Call {
   Request request;
   std::string local_error;
   int64_t step = -1;
-  int adds = -1;         // the number of the new set is that of this one
-  int removes = -1;      // request.set is that of this one
+  int adds = -1;         // adds the set with this index
+  int removes = -1;      // removes the set with this index
   bool late = false;     // made between join() and its return
-  bool at_once = false;  // in the same instant as the call before
+  bool at_once = false;  // in the same instant as the previous call
 };
 
 // A thread of a rank.
@@ -32,8 +32,8 @@ struct Lane {
   std::vector<Call> calls;
 };
 
-// Lanes that run at the same time. The next phase begins when all calls have
-// ended; if `hurries`, when all have been made.
+// Lanes that run concurrently. The next phase begins when all calls have ended;
+// if `hurries`, when all have been made.
 struct Phase {
   std::vector<Lane> lanes;
   bool hurries = false;
@@ -53,7 +53,7 @@ struct Program {
   bool slow_edges = false;  // all take long
 };
 
-// Writes the scenario and what the checks need to know into `history`.
+// Writes the scenario and the data for the checks into `history`.
 Program MakeProgram(int size, Random* random, History* history);
 
 }  // namespace tf_hvd::protocol_test

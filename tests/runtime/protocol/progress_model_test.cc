@@ -1,11 +1,11 @@
 // All interleavings of progress lock and doorbell: the background thread,
 // callers with a request each, completions that submit another one, a sender
-// with messages, and a thread that leaves; in jobs small enough to visit every
-// state. A model of the steps in runtime/execution/progress_engine.cc, one
-// atomic access a step; a change there belongs here too.
+// with messages, and a thread that leaves. The jobs are small enough to visit
+// every state. A model of the steps in runtime/execution/progress_engine.cc,
+// with one atomic access per step; a change there must be made here too.
 //
-// A wait for the doorbell has no limit here, but where said otherwise, so a
-// wake-up that is lost shows as a state in which nothing can go on.
+// A wait for the doorbell has no limit here, unless stated otherwise, so a lost
+// wake-up shows as a state in which no thread can continue.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -21,26 +21,26 @@
 namespace tf_hvd::protocol_test {
 namespace {
 
-// A step that is left out.
+// A step that is omitted.
 enum class Flaw {
   kNone,
   kNoBackgroundLook,    // after `asleep = 1`, before it waits
-  kNoCallerLook,        // after it has let go of the progress lock
+  kNoCallerLook,        // after it has released the progress lock
   kCallerLeavesAwake,   // no `asleep = 1` after a caller's turn
-  kNoLookAfterFiring,   // for what a completion has submitted
-  kNoRingByBusyCaller,  // one that does not try to take the progress lock
+  kNoLookAfterFiring,   // for requests submitted by a completion
+  kNoRingByBusyCaller,  // when the progress lock is not tried
   kNoRingBySender,
   kNoLimitWithoutLock,  // the wait of a background without the progress lock
-  kNoDriveAfterEnd,     // for what was submitted before it was seen
+  kNoDriveAfterEnd,     // for requests submitted before the end was seen
   kNoLookDrivingAlone,  // after the progress lock, without a background thread
 };
 
-// Who takes part.
+// The threads that take part.
 struct Cast {
   const char* name;
   uint8_t callers;
   uint8_t messages;
-  uint8_t resubmissions;  // that completions make
+  uint8_t resubmissions;  // made by completions
   bool leaves;
 };
 
@@ -50,7 +50,8 @@ constexpr Cast kCompletions = {"Completions", 1, 1, 1, false};
 constexpr Cast kEnding = {"Ending", 2, 0, 0, true};
 constexpr Cast kEndingCompletions = {"EndingCompletions", 1, 0, 1, true};
 
-// Where a thread is. Background, callers and leaver share some of the steps.
+// A thread's current step. Background, callers and leaver share some of the
+// steps.
 enum Step : uint8_t {
   kEnd,
   // Background.
@@ -110,7 +111,8 @@ struct State {
   uint8_t to_send = 0;
   uint8_t step[kThreads] = {};
   uint8_t taken_outcomes[kThreads] = {};  // not yet fired
-  uint8_t flag[kThreads] = {};  // background: ended; caller: nobody was open
+  uint8_t flag[kThreads] =
+      {};  // background: ended; caller: no request was open
   uint8_t padding[4] = {};
 };
 
@@ -142,8 +144,8 @@ class Explorer {
     Add(start);
   }
 
-  // Visits every state that can be reached; true if in one of them nothing
-  // can go on although something is left to do.
+  // Visits every reachable state; true if in one of them no thread can continue
+  // although work is left.
   bool LosesAWakeUp() {
     while (!todo_.empty()) {
       const State state = todo_.back();
@@ -160,7 +162,7 @@ class Explorer {
  private:
   bool Has(Flaw flaw) const { return flaw_ == flaw; }
 
-  // In a state where nothing can go on.
+  // For a state in which no thread can continue.
   bool Lost(const State& s) const {
     const bool ended = s.step[kBackground] == kEnd;
     return s.taken != 0 || s.queue > 0 || (s.ring > 0 && !ended) ||
@@ -175,7 +177,7 @@ class Explorer {
   }
   void Go(State state, int thread, Step step) {
     state.step[thread] = step;
-    if (step == kEnd) state.flag[thread] = 0;  // no difference any more
+    if (step == kEnd) state.flag[thread] = 0;  // makes no difference any more
     Add(state);
   }
 
@@ -192,7 +194,7 @@ class Explorer {
     }
   }
 
-  // Requests end at once, or wait for a message.
+  // Requests end immediately, or wait for a message.
   static State Drained(State s, bool at_once) {
     (at_once ? s.outcomes : s.pending) += s.queue;
     s.queue = 0;
@@ -212,7 +214,7 @@ class Explorer {
     s.outcomes = 0;
     return s;
   }
-  // A completion may submit: it pushes and does nothing else.
+  // A completion may submit a request: it only pushes it.
   void FireAndGo(State s, int thread, Step step) {
     const bool any = s.taken_outcomes[thread] > 0;
     s.taken_outcomes[thread] = 0;
@@ -276,7 +278,7 @@ void Explorer::BackgroundPull(State s) {
   s = Pulled(s);
   Go(s, me, busy && s.outcomes == 0 ? kDrain : kTakeOutcomes);
   if (s.left == 0) return;
-  s.flag[me] = 1;  // the end has come: what is pending fails
+  s.flag[me] = 1;  // the end has been reached: pending requests fail
   s.outcomes = static_cast<uint8_t>(s.outcomes + s.pending);
   s.pending = 0;
   Go(s, me, kTakeOutcomes);
@@ -296,7 +298,7 @@ void Explorer::BackgroundSleep(State s, Step step) {
       s.asleep = 1;
       return Go(s, me, kWaitWithoutLock);
     case kWaitWithoutLock:
-      // Time has passed, which it does only while somebody else does not stop.
+      // Time passes only while no other thread can continue.
       if (!Has(Flaw::kNoLimitWithoutLock)) Go(s, me, kAwake);
       [[fallthrough]];
     case kWait:
@@ -307,7 +309,7 @@ void Explorer::BackgroundSleep(State s, Step step) {
       s.asleep = 0;
       return Go(s, me, kTake);
     default:
-      FAIL() << "no step of the background thread";
+      FAIL() << "not a step of the background thread";
   }
 }
 
@@ -335,7 +337,7 @@ void Explorer::Submit(State s, int me, Step step) {
       if (s.queue == 0 || Has(Flaw::kNoLookAfterFiring)) return Go(s, me, kEnd);
       return Go(s, me, s.has_background == 0 ? kAloneTake : kRing);
     default:
-      FAIL() << "no step of Submit";
+      FAIL() << "not a step of Submit";
   }
 }
 
@@ -374,13 +376,13 @@ void Explorer::CallerLook(State s, int me, Step step) {
       return Go(s, me, s.open > 0 || s.queue > 0 ? kGone : kLookAtEdges);
     case kLookAtEdges:
       return Go(s, me, s.ring > 0 ? kGone : kFire);
-    case kGone:  // something is left for the background
+    case kGone:  // work is left for the background thread
       s.bell = 1;
       return Go(s, me, kFire);
     case kFire:
       return FireAndGo(s, me, kFinalLook);
     default:
-      FAIL() << "no step of a caller's turn";
+      FAIL() << "not a step of a caller's turn";
   }
 }
 
@@ -403,7 +405,7 @@ void Explorer::DriveAlone(State s, int me, Step step) {
     case kAloneLook:
       return Go(s, me, s.queue > 0 ? kAloneTake : kEnd);
     default:
-      FAIL() << "no step of driving alone";
+      FAIL() << "not a step of DriveAlone";
   }
 }
 
@@ -443,7 +445,7 @@ INSTANTIATE_TEST_SUITE_P(ProgressModel, CastTest,
                            return std::string(one.param.name);
                          });
 
-// The limit of that wait is needed for Leave and for nothing else.
+// The limit of that wait is needed only for Leave.
 TEST(ProgressModelTest, RequestsAndMessagesNeedNoLimit) {
   for (const Cast& cast : {kRequests, kMessages, kCompletions}) {
     Explorer explorer(cast, Flaw::kNoLimitWithoutLock);
@@ -454,17 +456,17 @@ TEST(ProgressModelTest, RequestsAndMessagesNeedNoLimit) {
 struct LeftOut {
   const char* name;
   Flaw flaw;
-  Cast cast;  // that notices
+  Cast cast;  // detects the omission
 };
 
-class LeftOutTest : public testing::TestWithParam<LeftOut> {};
+class OmittedStepTest : public testing::TestWithParam<LeftOut> {};
 
-TEST_P(LeftOutTest, LosesAWakeUp) {
+TEST_P(OmittedStepTest, LosesAWakeUp) {
   EXPECT_TRUE(Explorer(GetParam().cast, GetParam().flaw).LosesAWakeUp());
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    ProgressModel, LeftOutTest,
+    ProgressModel, OmittedStepTest,
     testing::Values(
         LeftOut{"BackgroundLook", Flaw::kNoBackgroundLook, kRequests},
         LeftOut{"CallerLook", Flaw::kNoCallerLook, kRequests},

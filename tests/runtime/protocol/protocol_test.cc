@@ -1,8 +1,8 @@
 // The controller against its invariants, on a virtual clock: thousands of
 // random jobs, each from one seed.
 //
-//   protocol_test --seeds=FIRST:COUNT    other seeds than the usual ones
-//   protocol_test --seed=N               one, as a failure names it
+//   protocol_test --seeds=FIRST:COUNT    other seeds than the default ones
+//   protocol_test --seed=N               a single seed, from a failure
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -42,7 +42,7 @@ TEST(ProtocolTest, InvariantsHoldForEverySeed) {
   std::printf("\n");
 }
 
-TEST(ProtocolTest, TheSameSeedGivesTheSameRun) {
+TEST(ProtocolTest, SameSeedGivesTheSameRun) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     const Outcome first = RunSeed(seed, SimOptions());
     const Outcome second = RunSeed(seed, SimOptions());
@@ -52,7 +52,7 @@ TEST(ProtocolTest, TheSameSeedGivesTheSameRun) {
   }
 }
 
-// Seeds that have failed once, by what was wrong in the runtime.
+// Seeds that have failed once, named by the bug in the runtime.
 struct Regression {
   const char* name;
   uint64_t seed;

@@ -1,6 +1,6 @@
-// Random: the only source of chance in a simulated run. The same seed gives
-// the same run on every machine, so nothing of <random>'s distributions is
-// used: their results are not specified.
+// Random: the only source of randomness in a simulated run. The same seed gives
+// the same run on every machine. The distributions of <random> are not used,
+// because their results are not specified.
 #ifndef TF_HVD_TESTS_RUNTIME_PROTOCOL_RANDOM_H_
 #define TF_HVD_TESTS_RUNTIME_PROTOCOL_RANDOM_H_
 

@@ -29,7 +29,7 @@ void Runner::RunPhase(size_t index) {
   }
 }
 
-// The time after which all calls have been made, unless they block.
+// Returns the time after which all calls have been made, unless they block.
 int64_t Runner::RunLane(size_t phase, const Lane& lane) {
   if (lane.calls.empty()) {
     LaneEnded(phase);

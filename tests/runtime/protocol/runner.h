@@ -17,7 +17,7 @@ class Runner {
   Runner(SimWorld* world, int rank, std::vector<Phase> phases);
 
   void Start() { RunPhase(0); }
-  // No further calls, as after an exception.
+  // Makes no further calls, as after an exception.
   void Halt() { halted_ = true; }
 
  private:
@@ -32,7 +32,7 @@ class Runner {
   const std::vector<Phase> phases_;
   bool halted_ = false;
   std::vector<size_t> lanes_left_;      // by phase
-  std::map<int, int32_t> set_numbers_;  // by the program's number
+  std::map<int, int32_t> set_numbers_;  // by the program's index
 };
 
 }  // namespace tf_hvd::protocol_test

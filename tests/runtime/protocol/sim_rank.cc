@@ -22,7 +22,7 @@ SimRank::SimRank(SimWorld* world, const Topology& topology, bool steps_inside,
       rank_(topology.rank),
       steps_inside_(steps_inside),
       slowness_(slowness),
-      controller_(topology, StallOptions(), this, this) {}
+      controller_(topology, StallLimits(), this, this) {}
 
 void SimRank::Submit(Entry entry) {
   submitted_.push_back(std::move(entry));
@@ -40,7 +40,7 @@ void SimRank::Tick() {
   WatchDue();
 }
 
-// A rank sleeps no longer than until others wait for what it has to send.
+// A rank sleeps at most until others wait for its message.
 void SimRank::WatchDue() {
   const int64_t due_ns = controller_.due_ns();
   if (due_ns == std::numeric_limits<int64_t>::max() || due_ns == watched_ns_) {
@@ -58,7 +58,7 @@ void SimRank::Leave(const std::string& reason, bool through) {
   Poke();
 }
 
-// A rank looks some time after there is something to see.
+// A rank polls some time after there is something to see.
 void SimRank::Poke() {
   if (scheduled_ || !alive_) return;
   scheduled_ = true;
@@ -90,8 +90,8 @@ void SimRank::Step() {
   WatchDue();
 }
 
-// What a controller sends after it has handed over a batch waits for that batch
-// if execution happens in place.
+// If execution happens in place, messages that a controller sends after it has
+// handed over a batch wait for that batch.
 void SimRank::Send(int neighbour, std::string_view message) {
   world_->Sends(rank_, neighbour, message);
   if (Inside()) {
@@ -161,7 +161,7 @@ void SimRank::End(Response* run, const Status& status) {
   Complete(std::move(own.done), status, run->value);
 }
 
-// Callers are told some time after the progress lock is free.
+// Callers get their results some time after the progress lock is free.
 void SimRank::Complete(Completion done, Status status, int32_t value) {
   const auto shared = std::make_shared<Completion>(std::move(done));
   world_->events()->After(

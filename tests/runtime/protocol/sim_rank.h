@@ -1,5 +1,5 @@
 // SimRank: one simulated rank: a real Controller, an inbox, and an executor
-// whose every piece of data takes part in a meeting of the set's members.
+// that simulates each operation as a meeting of the set's members.
 #ifndef TF_HVD_TESTS_RUNTIME_PROTOCOL_SIM_RANK_H_
 #define TF_HVD_TESTS_RUNTIME_PROTOCOL_SIM_RANK_H_
 
@@ -20,8 +20,8 @@ class SimWorld;
 
 class SimRank : private ResponseRunner, private ControllerHost {
  public:
-  // `steps_inside`: the executor's waits call step(). Without, a batch is
-  // executed where it arrives, and the rank does nothing else meanwhile.
+  // `steps_inside`: the executor calls step() while it waits. Otherwise a batch
+  // is executed when it arrives, and the rank does nothing else meanwhile.
   SimRank(SimWorld* world, const Topology& topology, bool steps_inside,
           int slowness);
 
@@ -29,7 +29,9 @@ class SimRank : private ResponseRunner, private ControllerHost {
   void Deliver(int from, std::string message);
   void Tick();
   void Leave(const std::string& reason, bool through);
-  void Die() { alive_ = false; }  // or stops for good: never seen to do more
+  void Die() {
+    alive_ = false;
+  }  // or stops permanently: makes no more progress
   void AbortWith(const std::string& text);
   // The meeting that this rank is in has ended.
   void MeetingEnded(const OrderKey& key);
@@ -53,6 +55,8 @@ class SimRank : private ResponseRunner, private ControllerHost {
   void SetAdded(int32_t set, const SetMembers& members) override;
   void SetRemoved(int32_t set) override;
   std::string Compiling() const override { return ""; }
+  bool AskPlace() override { return rank_ % 2 == 1; }
+  std::string Place() const override { return ""; }
   void Warn(const std::string& text) override;
   void Abort(AbortRecord::Class error_class, int32_t rank,
              const std::string& text) override;
@@ -70,20 +74,20 @@ class SimRank : private ResponseRunner, private ControllerHost {
   SimWorld* const world_;
   const int rank_;
   const bool steps_inside_;
-  const int slowness_;  // a factor on the time until it looks
+  const int slowness_;  // a factor on the time until it polls
   Controller controller_;
   bool alive_ = true;
   bool scheduled_ = false;
-  int64_t watched_ns_ = 0;  // the due time for which a look is scheduled
+  int64_t watched_ns_ = 0;  // the due time for which a poll is scheduled
   bool running_ = false;    // in a meeting
   OrderKey meeting_;
-  std::string leaving_;   // reason, until the controller has been told
+  std::string leaving_;   // reason, until the controller has been notified
   bool through_ = false;  // when it leaves
   std::deque<Entry> submitted_;
   std::deque<std::pair<int, std::string>> inbox_;
   std::deque<std::deque<Response>> batches_;
   struct Held {
-    int64_t batches = 0;  // that are to be finished first
+    int64_t batches = 0;  // to be finished first
     int neighbour = 0;
     std::string message;
   };

@@ -8,12 +8,12 @@
 namespace tf_hvd::protocol_test {
 namespace {
 
-constexpr int64_t kSettleNs = 500 * kMs;   // a smaller request may arrive
-constexpr int64_t kStandInNs = 200 * kMs;  // the leader has not passed it on
+constexpr int64_t kSettleNs = 500 * kMs;   // a smaller record may arrive
+constexpr int64_t kStandInNs = 200 * kMs;  // the leader has not forwarded it
 constexpr int64_t kLeaveNs = 5 * kSecond;
 constexpr int64_t kAskNs = 2 * kSecond;  // a query takes at least this long
 
-// Smallest first, and no ties: ranks must not differ in what they take.
+// Smallest first, without ties: ranks must agree on which they use.
 bool Before(const AbortRecord& a, const AbortRecord& b) {
   return std::tie(a.error_class, a.rank, a.text) <
          std::tie(b.error_class, b.rank, b.text);
@@ -93,7 +93,7 @@ void SimWorld::Submit(int rank, Submission submission, const Request& request,
 }
 
 // Ranks may have made different numbers of calls before they joined, so the
-// count starts anew with each join.
+// count restarts with each join.
 int SimWorld::NumberOf(const Submission& submission) {
   if (submission.late) return -1;
   int& joins = joins_[{submission.rank, submission.set}];
@@ -117,7 +117,7 @@ void SimWorld::Fired(size_t index, const Status& status, int32_t value) {
   if (const Done done = std::exchange(waiters_[index], nullptr)) done(copy);
 }
 
-// While anything waits each rank looks at its limits several times a second.
+// While any request waits, each rank checks its limits several times a second.
 void SimWorld::StartTicks() {
   for (int r = 0; r < size(); ++r) {
     if (ticking_[static_cast<size_t>(r)]) continue;
@@ -154,7 +154,7 @@ void SimWorld::Carry(int from, int to, std::string message) {
   const TreePlace& place = rank(from)->controller().sets().place();
   if (to != place.parent &&
       std::count(place.children.begin(), place.children.end(), to) == 0) {
-    return history_.Fail("sent to a rank that is no neighbour");
+    return history_.Fail("sent to a rank that is not a neighbour");
   }
   if (!options_.separate_streams) {
     return CarryOn({from, to, 0}, std::move(message));
@@ -169,8 +169,8 @@ void SimWorld::Carry(int from, int to, std::string message) {
   SplitBatch(from, to, std::move(decoded));
 }
 
-// However many ranks ask and are asked, what it costs a rank depends on the
-// number of its neighbours alone: an edge takes one question at a time, and one
+// However many ranks ask and are asked, the cost for a rank depends only on the
+// number of its neighbours: an edge carries one question at a time, and one
 // answer for each query.
 void SimWorld::Sends(int from, int to, std::string_view bytes) {
   const auto kind = static_cast<MessageKind>(bytes[4]);
@@ -236,7 +236,8 @@ void SimWorld::Executes(int rank, const OrderKey& key, const Response& run) {
   ordered.ranks.insert(rank);
 }
 
-// A collective call: nobody is done before every member is inside.
+// A collective call: it completes on no rank before every member has entered
+// it.
 void SimWorld::Meet(int rank, const OrderKey& key, const Response& run) {
   Meeting& meeting = meetings_[key];
   meeting.ranks.push_back(rank);
@@ -284,8 +285,8 @@ void SimWorld::Kill(int rank) {
                 [this, rank, text] { Detect(rank, text); });
 }
 
-// Its node's other ranks find its lock free; without any, MPI may tell its
-// neighbours in the tree.
+// Its node's other ranks find its lock free. If there are none, MPI may report
+// the death to its neighbours in the tree.
 void SimWorld::Detect(int rank, const std::string& text) {
   const AbortRecord request{AbortRecord::kDied, rank, text};
   const auto node = static_cast<size_t>(topology_.NodeOf(rank));

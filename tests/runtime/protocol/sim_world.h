@@ -1,6 +1,6 @@
-// SimWorld: the ranks of a simulated job and what lies between them: edges
-// that keep the order and take their time, meetings of the data, the flood of
-// an ABORT, death and detection. A model of the surroundings; what is tested
+// SimWorld: the ranks of a simulated job and their surroundings: edges that
+// keep the order and have latencies, meetings of the data, the flood of an
+// ABORT, death and detection. A model of the surroundings; the code under test
 // is the Controller in each rank.
 #ifndef TF_HVD_TESTS_RUNTIME_PROTOCOL_SIM_WORLD_H_
 #define TF_HVD_TESTS_RUNTIME_PROTOCOL_SIM_WORLD_H_
@@ -25,11 +25,10 @@
 
 namespace tf_hvd::protocol_test {
 
-// Surroundings that are known to be wrong, to see that the checks notice.
+// Faulty surroundings, to check that the invariants detect them.
 struct SimOptions {
-  bool separate_streams =
-      false;                  // each set's batches have a stream of their own
-  bool stall_closes = false;  // a stall ends in CLOSE instead of ABORT
+  bool separate_streams = false;  // each set's batches have a separate stream
+  bool stall_closes = false;      // a stall ends in CLOSE instead of ABORT
 };
 
 class SimWorld {
@@ -58,10 +57,10 @@ class SimWorld {
   void Leave(int rank, const std::string& reason, bool through);
   void RaiseAbort(int rank, const AbortRecord& request);
 
-  // Until nothing happens any more, or something was found wrong.
+  // Runs until no event is left, or a fault was found.
   void Run(int64_t limit_ns);
 
-  // For SimRank. A message is sent, and perhaps carried later.
+  // For SimRank. A message is sent, and perhaps delivered later.
   void Sends(int from, int to, std::string_view message);
   void Carry(int from, int to, std::string message);
   void Executes(int rank, const OrderKey& key, const Response& run);
@@ -73,7 +72,7 @@ class SimWorld {
  private:
   struct Meeting {
     std::vector<int> ranks;
-    int instance = -1;  // of the first rank with data of its own
+    int instance = -1;  // of the first rank with data
     int64_t step = -1;  // likewise
   };
   struct Cell {  // of a node's segment
@@ -100,16 +99,16 @@ class SimWorld {
   Topology topology_;
   bool neighbours_told_ = false;  // MPI reports a dead neighbour
   bool over_ = false;
-  int64_t latency_ns_ = 0;  // 0: each edge has its own
+  int64_t latency_ns_ = 0;  // 0: separate for each edge
   int64_t tick_ns_ = 0;
   int64_t unfinished_ = 0;
   std::map<std::pair<int, int>, int64_t> edge_latency_ns_;
   std::map<std::tuple<int, int, int32_t>, int64_t> stream_end_ns_;
   std::map<OrderKey, Meeting> meetings_;
-  // Stall queries on edges: from whom, to whom, about what, their number.
+  // Stall queries on edges: sender, receiver, subject, number.
   std::set<std::tuple<int, int, std::string, uint32_t>> unanswered_;
   std::map<std::pair<int, std::string>, int64_t> last_ask_ns_;
-  // By rank, set, joins so far and name.
+  // By rank, set, number of joins so far, and name.
   std::map<std::tuple<int, int32_t, int, std::string>, int> instances_;
   std::map<std::pair<int, int32_t>, int> joins_;
   std::vector<Done> waiters_;  // by index of the submission

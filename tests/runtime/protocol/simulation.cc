@@ -34,7 +34,7 @@ class Simulation {
   void CheckEmpty();
 
   std::vector<std::unique_ptr<Runner>> runners_;
-  SimWorld world_;  // first to go: its events refer to the runners
+  SimWorld world_;  // destroyed first: its events refer to the runners
 };
 
 void Simulation::Start() {
@@ -65,10 +65,11 @@ void Simulation::Schedule(const Event& event) {
   });
 }
 
-// Where nothing went wrong, nothing is left over before the end either.
+// If nothing failed, no state is left over before the end either.
 void Simulation::CheckQuiet() {
   History* const history = world_.history();
-  // A name that one rank submitted once more leaves a vote that nobody joins.
+  // A name that one rank submitted once more leaves a vote that no other rank
+  // joins.
   if (history->abort_ns >= 0 || !history->dead.empty() ||
       !history->stopped.empty() || history->leave_ns >= 0 ||
       history->scenario == Scenario::kDuplicateOne) {
@@ -77,12 +78,12 @@ void Simulation::CheckQuiet() {
   for (int r = 0; r < world_.size(); ++r) {
     if (!IsEmpty(world_.rank(r)->controller())) {
       history->Fail("rank " + std::to_string(r) +
-                    " has something left although nobody waits");
+                    " has state left although no request waits");
     }
   }
 }
 
-// An orderly end; some ranks call once more in the middle of it.
+// An orderly end; some ranks make another call in the middle of it.
 void Simulation::CloseAll() {
   History* const history = world_.history();
   Random* const random = world_.random();
@@ -116,7 +117,7 @@ void Simulation::CheckEmpty() {
     }
     if (!IsEmpty(world_.rank(r)->controller()) || !world_.rank(r)->Idle()) {
       world_.history()->Fail("rank " + std::to_string(r) +
-                             " has something left after the end");
+                             " has state left after the end");
     }
   }
 }
@@ -128,7 +129,7 @@ Outcome Simulation::Run() {
   if (history->failure.empty()) CheckQuiet();
   if (history->failure.empty()) CloseAll();
   if (history->failure.empty()) {
-    // Where a rank is gone the others may have had nothing to end for.
+    // If a rank is dead, the others may have had no reason to end.
     if ((history->dead.empty() && history->stopped.empty()) ||
         history->abort_ns >= 0) {
       CheckEmpty();

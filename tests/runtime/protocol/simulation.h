@@ -27,8 +27,7 @@ struct SeedRange {
 // "FIRST:COUNT"
 std::optional<SeedRange> ParseSeedRange(const std::string& text);
 
-// "seed 17 (join): what is wrong" for the first seed that fails; nothing if
-// none does.
+// "seed 17 (join): ..." for the first seed that fails; empty if none does.
 std::optional<std::string> FirstFailure(const SeedRange& seeds,
                                         const SimOptions& options);
 

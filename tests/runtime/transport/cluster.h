@@ -1,4 +1,4 @@
-// Ranks as threads, each with the backends that its test is started for.
+// Ranks as threads, each with the backends selected for its test.
 #ifndef TF_HVD_TESTS_RUNTIME_TRANSPORT_CLUSTER_H_
 #define TF_HVD_TESTS_RUNTIME_TRANSPORT_CLUSTER_H_
 
@@ -22,11 +22,11 @@
 
 namespace tf_hvd {
 
-// The ways to move data: messages in memory; before them the memory that the
-// ranks of one machine share; and that of several machines.
+// The data paths: messages in memory; in addition, shared memory of the ranks
+// of one machine; in addition, several machines.
 enum class Way { kP2P, kShm, kTwoLevel };
 
-// BUILD's `env` of a test: one program serves all ways.
+// From `env` in a test's BUILD rule: one program tests all data paths.
 inline Way WayOfTest() {
   const char* given = std::getenv("TF_HVD_TEST_WAY");
   const std::string way = given != nullptr ? given : "p2p";
@@ -35,7 +35,7 @@ inline Way WayOfTest() {
   return way == "shm" ? Way::kShm : Way::kP2P;
 }
 
-// Another of BUILD's: how the ranks write to their slots.
+// Also from BUILD: how the ranks write to their slots.
 inline SlotStores StoresOfTest() {
   const char* given = std::getenv("TF_HVD_TEST_STORES");
   const std::string stores = given != nullptr ? given : "measured";
@@ -48,7 +48,7 @@ inline SlotStores StoresOfTest() {
 
 using Nodes = std::vector<std::vector<int>>;  // the ranks of each
 
-// So many ranks on nodes with so many each, in this order.
+// Ranks on nodes of these sizes, in this order.
 inline Nodes NodesOf(const std::vector<int>& sizes) {
   Nodes nodes;
   int next = 0;
@@ -94,7 +94,7 @@ class Cluster {
 
   int size() const { return static_cast<int>(all.size()); }
 
-  // Runs `fn` on all ranks at once and expects all to be well.
+  // Runs `fn` on all ranks concurrently and expects all to succeed.
   void Run(const std::function<Status(int rank, Collectives* data)>& fn) {
     RunRanks(size(), [&](int rank) {
       const Status status =
@@ -111,7 +111,8 @@ class Cluster {
   std::vector<std::unique_ptr<LoopbackArena>> memory;  // by node
   std::vector<std::unique_ptr<ShmBackend>> shm;
   std::vector<std::unique_ptr<TwoLevelBackend>> two_level;
-  std::vector<std::vector<Backend*>> backends;  // in the order to be asked
+  // In the order in which they are asked.
+  std::vector<std::vector<Backend*>> backends;
   std::vector<std::unique_ptr<Collectives>> collectives;
 
  private:

@@ -1,4 +1,4 @@
-// The operations of backends as calls that return when the result is there.
+// The operations of backends as calls that return when the result is ready.
 #ifndef TF_HVD_TESTS_RUNTIME_TRANSPORT_COLLECTIVES_H_
 #define TF_HVD_TESTS_RUNTIME_TRANSPORT_COLLECTIVES_H_
 
@@ -24,10 +24,11 @@ inline ReduceOptions Options(DType dtype, ReduceOp op, double prescale = 1.0,
   return options;
 }
 
-// Backends' operations as calls that return when the result is there.
+// Backends' operations as calls that return when the result is ready.
 class Collectives {
  public:
-  // Called while an operation waits; ends it with what it returns, unless ok.
+  // Called while an operation waits; an error that it returns ends the
+  // operation.
   using Meanwhile = std::function<Status()>;
 
   explicit Collectives(Backend* backend)
@@ -96,7 +97,7 @@ class Collectives {
     return Run(std::move(spec), meanwhile);
   }
 
-  // Whether the memory of an operation that failed may still be written.
+  // Whether the memory of a failed operation may still be written.
   bool memory_in_use() const { return memory_in_use_; }
 
  private:
@@ -104,7 +105,7 @@ class Collectives {
     OperationSpec spec;
     spec.kind = kind;
     spec.ranks = MembersOf(ranks);
-    // The same number for the same ranks, and never that of all ranks.
+    // The same number for the same ranks, different from that of all ranks.
     for (const int rank : ranks) spec.set = (spec.set * 31 + rank + 1) % 499;
     ++spec.set;
     if (numbers_.count(ranks) == 0) {

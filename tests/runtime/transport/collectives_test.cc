@@ -1,4 +1,4 @@
-// All collectives; run over each way to move data (cluster.h).
+// All collectives; run for each data path (cluster.h).
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -63,7 +63,7 @@ Floats Divided(Floats values, int divisor) {
   return values;
 }
 
-// Of each node, in the order of its ranks.
+// For each node, in the order of its ranks.
 std::vector<Floats> SumsOfNodes(const PerRank<float>& values) {
   std::vector<Floats> sums;
   for (const auto& node : UsualNodes(static_cast<int>(values.size()))) {
@@ -74,7 +74,7 @@ std::vector<Floats> SumsOfNodes(const PerRank<float>& values) {
   return sums;
 }
 
-// Sums in the order of the ranks of a node, then of the nodes: the contract.
+// Sums in the order of the ranks on a node, then of the nodes: the contract.
 Floats SequentialSum(const PerRank<float>& values) {
   return SumOf(SumsOfNodes(values));
 }
@@ -90,7 +90,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, AllreduceTest,
 
 TEST_P(AllreduceTest, EverySizeSumsInTheOrderOfRanks) {
   const int ranks = GetParam();
-  // Below, at and above the limit of small ones; two pieces; several.
+  // Below, at and above the limit of short data; two pieces; several.
   for (const size_t count :
        {1u, 2u, 3u, 7u, 4096u, 16384u, 16385u, 70001u, 700001u}) {
     const PerRank<float> values =
@@ -104,8 +104,8 @@ TEST_P(AllreduceTest, EverySizeSumsInTheOrderOfRanks) {
   }
 }
 
-// The same elements cut into spans in other ways, behind other ones, and a few
-// alone: promise 4 of the design.
+// The same elements divided into different spans, after other spans, and a few
+// without others: promise 4 of the design.
 TEST_P(AllreduceTest, FusionDoesNotChangeABit) {
   const int ranks = GetParam();
   constexpr size_t kCount = 400000;
@@ -148,7 +148,8 @@ TEST_P(AllreduceTest, HalvesAreSummedInFloat32AndRoundedOnceInANode) {
         exact[rank].push_back(HalfToFloat(halves[rank].back()));
       }
     }
-    // The sum of a node is rounded, and made smaller before, if it travels.
+    // The sum of a node is rounded, after any down-scaling, if it is sent to
+    // other nodes.
     std::vector<Floats> sums = SumsOfNodes(exact);
     for (Floats& sum : sums) {
       sum = Divided(std::move(sum), ranks);
@@ -162,7 +163,7 @@ TEST_P(AllreduceTest, HalvesAreSummedInFloat32AndRoundedOnceInANode) {
   }
 }
 
-TEST_P(AllreduceTest, JoinedRanksGiveZerosAndTakeNothing) {
+TEST_P(AllreduceTest, JoinedRanksContributeZerosAndGetNoResult) {
   const int ranks = GetParam();
   for (const size_t count : {10u, 200000u}) {
     PerRank<int32_t> values(static_cast<size_t>(ranks));
@@ -244,7 +245,7 @@ TEST(CollectivesTest, AllgatherOfDifferentSizes) {
                                                    {0, 300000},
                                                    {4, 100000, 2, 50000, 9}};
   for (const auto& sizes : cases) {
-    // The second limit cuts all messages.
+    // The second limit splits all messages.
     for (const size_t cut : {PointToPoint::kMaxBytes, size_t{1000}}) {
       std::string expected;
       for (size_t rank = 0; rank < sizes.size(); ++rank) {
@@ -267,7 +268,7 @@ TEST(CollectivesTest, AllgatherOfDifferentSizes) {
 
 TEST(CollectivesTest, BroadcastFromEveryRank) {
   for (const int ranks : {2, 3, 4, 5, 7}) {
-    // Nothing; one piece; pieces in a tree; pieces in a chain.
+    // Empty; one piece; pieces in a tree; pieces in a chain.
     for (const size_t count :
          {size_t{0}, size_t{1}, size_t{5000}, size_t{1500000},
           (static_cast<size_t>(ranks) << 20) + 3}) {
@@ -286,8 +287,8 @@ TEST(CollectivesTest, BroadcastFromEveryRank) {
   }
 }
 
-// Pieces that lie in several tensors are packed, in a tree and in a chain; more
-// of them than are under way at once.
+// Pieces that extend over several tensors are packed, in a tree and in a chain;
+// more of them than can be in progress at once.
 TEST(CollectivesTest, BroadcastOfAGroup) {
   for (const int ranks : {2, 12}) {
     Cluster cluster(ranks);
@@ -303,7 +304,7 @@ TEST(CollectivesTest, BroadcastOfAGroup) {
         spans.push_back(
             {mine[i].data(), mine[i].data(), static_cast<int64_t>(sizes[i])});
       }
-      // The root is ahead: a piece is there before its memory is free.
+      // The root is ahead: a piece arrives before its memory is free.
       const auto dawdle = [rank] {
         if (rank != 1)
           std::this_thread::sleep_for(std::chrono::microseconds(200));
@@ -318,11 +319,11 @@ TEST(CollectivesTest, BroadcastOfAGroup) {
   }
 }
 
-TEST(CollectivesTest, GivesBackControlWhileItWaits) {
+TEST(CollectivesTest, ReturnsControlWhileWaiting) {
   Cluster cluster(2);
   std::atomic<int> looked{0};
   cluster.Run([&](int rank, Collectives* data) {
-    // Rank 1 comes when rank 0 has waited.
+    // Rank 1 starts after rank 0 has waited.
     while (rank == 1 && looked < 3) std::this_thread::yield();
     std::vector<float> values(100000, 1.0f);
     return data->Allreduce(cluster.all, {InPlace(&values)},
@@ -333,7 +334,7 @@ TEST(CollectivesTest, GivesBackControlWhileItWaits) {
   });
 }
 
-TEST(CollectivesTest, AnAbandonedOperationLetsGo) {
+TEST(CollectivesTest, AbandonedOperationReleasesItsMemory) {
   const Collectives::Meanwhile failing = [] { return Aborted("rank 2 died"); };
   for (const size_t count : {1u, 100000u}) {
     for (const bool reduce : {true, false}) {

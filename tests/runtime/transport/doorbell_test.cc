@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kForEver = int64_t{3600} * 1'000'000'000;
 
-TEST(Doorbell, WaitReturnsAtOnceIfRungBefore) {
+TEST(Doorbell, WaitReturnsImmediatelyIfRungBefore) {
   RunRanks(1, [](int) {
     Doorbell bell;
     bell.Ring();
@@ -25,7 +25,7 @@ TEST(Doorbell, WaitReturnsAtOnceIfRungBefore) {
   });
 }
 
-TEST(Doorbell, WaitUsesUpTheRing) {
+TEST(Doorbell, WaitConsumesTheRing) {
   Doorbell bell;
   bell.Ring();
   bell.Wait(0);
@@ -48,7 +48,7 @@ TEST(Doorbell, WaitEndsAtTheLimit) {
   });
 }
 
-TEST(Doorbell, RingIfAsleepWakesSleepersOnly) {
+TEST(Doorbell, RingIfAsleepWakesOnlySleepers) {
   RunRanks(1, [](int) {
     Doorbell bell;
     bell.RingIfAsleep();
@@ -62,14 +62,14 @@ TEST(Doorbell, RingIfAsleepWakesSleepersOnly) {
     bell.SetAsleep(true);
     bell.RingIfAsleep();
     bell.Wait(kForEver);
-    bell.RingIfAsleep();  // the first one has taken the flag away
+    bell.RingIfAsleep();  // the first call has cleared the flag
     bell.Wait(1000);
   });
 }
 
 // The protocol of agreement.md, section 7: a message is written, then the bell
-// rung if somebody sleeps; the sleeper says so first and looks again. A lost
-// wake-up hangs.
+// is rung if the receiver sleeps. The receiver announces that it sleeps and
+// checks once more. A lost wake-up hangs.
 TEST(Doorbell, NoWakeUpIsLost) {
   constexpr int kRounds = 20000;
   Doorbell bells[2];

@@ -1,5 +1,5 @@
-// FakeMpi: the table of MPI functions on a mailbox in this process, for what
-// sends and receives. Single-threaded.
+// FakeMpi: the table of MPI functions on a mailbox in this process, for code
+// that sends and receives. Single-threaded.
 #ifndef TF_HVD_TESTS_RUNTIME_TRANSPORT_FAKE_MPI_H_
 #define TF_HVD_TESTS_RUNTIME_TRANSPORT_FAKE_MPI_H_
 
@@ -28,7 +28,7 @@ class FakeMpi {
     std::string bytes;
   };
 
-  // The table as rank `rank` sees it.
+  // The table for rank `rank`.
   MpiApi Api(int rank) {
     auto& state = ranks_[rank];
     if (state == nullptr) state.reset(new Rank{this, rank});
@@ -45,17 +45,17 @@ class FakeMpi {
 
   // While true, sends stay incomplete.
   void HoldSends(bool hold) { hold_sends_ = hold; }
-  // All later calls give kError.
+  // All later calls return kError.
   void Break() { broken_ = true; }
-  // While true, tests give kError and take the request back, as MPI does.
+  // While true, tests return kError and free the request, as MPI does.
   void FailTests(bool fail) { fail_tests_ = fail; }
 
   const std::vector<Message>& sent() const { return sent_; }
-  // Messages that no receive has taken.
+  // Messages that no receive has matched.
   int unread() const { return static_cast<int>(mail_.size()); }
   // Receives that are posted and neither done nor cancelled.
   int open_receives() const { return open_receives_; }
-  // Requests that were cancelled after MPI had taken them back.
+  // Requests that were cancelled after MPI had freed them.
   int null_cancels() const { return null_cancels_; }
 
  private:
@@ -147,7 +147,7 @@ class FakeMpi {
     return 0;
   }
 
-  // Receives take messages in the order of their posting.
+  // Receives match messages in the order of their posting.
   void Match() {
     for (Request& request : requests_) {
       if (!request.receives || request.done) continue;

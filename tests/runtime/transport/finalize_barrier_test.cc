@@ -23,7 +23,7 @@ std::unique_ptr<ShmSegment> NewSegment(int local_size) {
   return segment;
 }
 
-// A process that claims a rank and then does `work`. Killed at the end.
+// A process that claims a rank and then does `work`. Killed in the destructor.
 class Peer {
  public:
   Peer(const std::string& name, int local_size, int local_rank,
@@ -99,10 +99,10 @@ class FinalizeBarrierTest : public ::testing::Test {
   Watchdog watchdog_{[] { return "a finalize barrier"; }};
 };
 
-TEST_F(FinalizeBarrierTest, AllCome) {
+TEST_F(FinalizeBarrierTest, AllRanksArrive) {
   const auto leave = [](int rank) {
     return [rank](ShmSegment* segment) {
-      // As in a job: when anybody leaves, all have claimed their ranks.
+      // As in a job: before any rank leaves, all have claimed their ranks.
       while (!segment->HasLeft(0)) std::this_thread::yield();
       std::optional<FinalizeBarrier::Absent> absent;
       segment->MarkLeft(rank);
@@ -117,8 +117,8 @@ TEST_F(FinalizeBarrierTest, AllCome) {
   EXPECT_EQ(two.Join(), 0);
 }
 
-// It may save a checkpoint for minutes while the others have nothing to do.
-TEST_F(FinalizeBarrierTest, ARankThatWorksIsWaitedFor) {
+// A rank may save a checkpoint for minutes while the others have nothing to do.
+TEST_F(FinalizeBarrierTest, WaitsForABusyRank) {
   const Peer one(segment_->name(), kRanks, 1, Sleep);
   const Peer two(segment_->name(), kRanks, 2, Sleep);
   segment_->MarkLeft(1);
@@ -132,7 +132,7 @@ TEST_F(FinalizeBarrierTest, ARankThatWorksIsWaitedFor) {
   last.join();
 }
 
-TEST_F(FinalizeBarrierTest, AStoppedRankIsNot) {
+TEST_F(FinalizeBarrierTest, DoesNotWaitForAStoppedRank) {
   Peer one(segment_->name(), kRanks, 1, Sleep);
   const Peer two(segment_->name(), kRanks, 2, Sleep);
   segment_->MarkLeft(2);
@@ -143,15 +143,15 @@ TEST_F(FinalizeBarrierTest, AStoppedRankIsNot) {
   ASSERT_TRUE(absent_.has_value());
   EXPECT_EQ(absent_->local_rank, 1);
   EXPECT_EQ(absent_->life, Life::kStopped);
-  // It goes on, and must not wait for the others in its turn.
+  // It continues, and must not wait for the others in its turn.
   one.GoOn();
   absent_.reset();
   EXPECT_FALSE(FinalizeBarrier(segment_.get(), kRanks, 1).Wait(&absent_));
   EXPECT_FALSE(absent_.has_value());
 }
 
-// Stopped while it waited itself.
-TEST_F(FinalizeBarrierTest, AStoppedRankIsNotAlsoWhenItHasLeft) {
+// Stopped while it was waiting itself.
+TEST_F(FinalizeBarrierTest, DoesNotWaitForAStoppedRankThatHasLeft) {
   Peer one(segment_->name(), kRanks, 1, Sleep);
   const Peer two(segment_->name(), kRanks, 2, Sleep);
   segment_->MarkLeft(1);
@@ -162,7 +162,7 @@ TEST_F(FinalizeBarrierTest, AStoppedRankIsNotAlsoWhenItHasLeft) {
   EXPECT_EQ(absent_->local_rank, 1);
 }
 
-TEST_F(FinalizeBarrierTest, ADebuggerMayLookAtARank) {
+TEST_F(FinalizeBarrierTest, ShortStopInADebuggerIsAllowed) {
   Peer one(segment_->name(), kRanks, 1, Sleep);
   const Peer two(segment_->name(), kRanks, 2, Sleep);
   segment_->MarkLeft(1);
@@ -177,7 +177,7 @@ TEST_F(FinalizeBarrierTest, ADebuggerMayLookAtARank) {
   debugger.join();
 }
 
-TEST_F(FinalizeBarrierTest, ADeadRankIsNotWaitedFor) {
+TEST_F(FinalizeBarrierTest, DoesNotWaitForADeadRank) {
   const Peer one(segment_->name(), kRanks, 1, Sleep);
   Peer two(segment_->name(), kRanks, 2, Sleep);
   segment_->MarkLeft(2);
@@ -190,7 +190,7 @@ TEST_F(FinalizeBarrierTest, ADeadRankIsNotWaitedFor) {
   EXPECT_EQ(absent_->life, Life::kGone);
 }
 
-TEST_F(FinalizeBarrierTest, ARefusalCountsForAll) {
+TEST_F(FinalizeBarrierTest, RefusalAppliesToAll) {
   const Peer one(segment_->name(), kRanks, 1, Sleep);
   const Peer two(segment_->name(), kRanks, 2, Sleep);
   segment_->MarkLeft(1);
@@ -200,8 +200,8 @@ TEST_F(FinalizeBarrierTest, ARefusalCountsForAll) {
   EXPECT_FALSE(absent_.has_value());
 }
 
-// Whoever is in MPI_Finalize must not wait for one that has thought better.
-TEST_F(FinalizeBarrierTest, WhatIsSettledStays) {
+// A rank in MPI_Finalize must not wait for one that changes its decision.
+TEST_F(FinalizeBarrierTest, DecisionIsFinal) {
   EXPECT_FALSE(segment_->settled_end().has_value());
   EXPECT_TRUE(segment_->SettleEnd(true));
   EXPECT_TRUE(segment_->SettleEnd(false));

@@ -1,6 +1,6 @@
-// Operations of all kinds that are under way at once, of process sets that
-// overlap; run over each way to move data (cluster.h). two_level_test.cc does
-// the same on nodes of all shapes.
+// Concurrent operations of all kinds, on overlapping process sets; run for each
+// data path (cluster.h). two_level_test.cc does the same on nodes of all
+// shapes.
 #include <gtest/gtest.h>
 
 #include <vector>

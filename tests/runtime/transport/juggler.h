@@ -1,5 +1,5 @@
-// Operations of one rank, seen from its side: several under way at once, of
-// sets that overlap (Juggler), and one that is given up.
+// Operations of one rank: several in progress at once, of overlapping sets
+// (Juggler), and one that is abandoned.
 #ifndef TF_HVD_TESTS_RUNTIME_TRANSPORT_JUGGLER_H_
 #define TF_HVD_TESTS_RUNTIME_TRANSPORT_JUGGLER_H_
 
@@ -30,8 +30,8 @@ inline OperationSpec AllreduceOf(const std::vector<int>& ranks, int32_t set,
   return spec;
 }
 
-// An allreduce of rank 0, whose peers never come, gets as far as it can, waits
-// for rank 1, and is given up: its tensor is as it was.
+// Rank 0 starts an allreduce that its peers never join. It gets as far as
+// possible, waits for rank 1, and is abandoned: its tensor is unchanged.
 inline void CheckLettingGo(Backend* backend, const std::vector<int>& ranks) {
   const std::vector<int64_t> before(300000, 1);
   std::vector<int64_t> values = before;
@@ -49,7 +49,7 @@ inline void CheckLettingGo(Backend* backend, const std::vector<int>& ranks) {
   EXPECT_EQ(values, before);
 }
 
-// A sanitizer makes the filling and comparing of values ten times as slow.
+// A sanitizer makes filling and comparing values ten times as slow.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr size_t kLarge = 50000;
 constexpr int kOperations = 50;
@@ -58,8 +58,7 @@ constexpr size_t kLarge = 500000;
 constexpr int kOperations = 150;
 #endif
 
-// All ranks; and where there are more than two, all but the first, and each
-// second one.
+// All ranks; with more than two, also all but the first, and every second one.
 inline std::vector<std::vector<int>> OverlappingSets(int ranks) {
   std::vector<std::vector<int>> sets(ranks > 2 ? 3 : 1);
   for (int rank = 0; rank < ranks; ++rank) {
@@ -70,14 +69,13 @@ inline std::vector<std::vector<int>> OverlappingSets(int ranks) {
   return sets;
 }
 
-// Keeps several operations of all kinds under way and goes on with one or
-// another of them. The sets overlap, so that slots are in use by several at
-// once. Each is of one tensor or of a group, whose tensors lie one before the
-// other.
+// Keeps several operations of all kinds in progress and polls them in random
+// order. The sets overlap, so that several use slots at once. Each operation
+// has one tensor or a group, with the tensors in reverse order in memory.
 class Juggler {
  public:
-  // The first of `backends` that serves an operation gets it; `room`: the least
-  // window of those that get some.
+  // The first of `backends` that serves an operation gets it; `room`: the
+  // smallest window of the backends that are used.
   Juggler(int rank, const std::vector<std::vector<int>>& sets,
           std::vector<Backend*> backends, size_t room,
           int operations = kOperations)
@@ -106,7 +104,7 @@ class Juggler {
  private:
   using Values = std::vector<int64_t>;
 
-  // What each rank gives or gets, in a group's memory.
+  // Each rank's input or result, in a group's memory.
   struct Laid {
     Values memory;
     std::vector<std::vector<size_t>> at;  // of each rank's part of each tensor
@@ -119,7 +117,7 @@ class Juggler {
     std::unique_ptr<Operation> operation;
   };
 
-  // The same operations on all ranks; this one makes those of its sets.
+  // Makes the same operations on all ranks; this rank starts those of its sets.
   void Begin() {
     constexpr OpKind kKinds[] = {OpKind::kAllreduce, OpKind::kBroadcast,
                                  OpKind::kAllgather, OpKind::kAlltoall,
@@ -129,7 +127,7 @@ class Juggler {
     const size_t large = std::min(kLarge, 8 * kLarge / sets_[0].size());
     const size_t most = 1 + agreed_() % (agreed_() % 5 == 0 ? large : 4000);
     const size_t root = agreed_() % sets_[set].size();
-    // What rank i has for rank j: at [i][j].
+    // The size of rank i's data for rank j: at [i][j].
     std::vector<std::vector<int64_t>> counts(sets_[set].size());
     for (auto& row : counts) {
       for (size_t i = 0; i < counts.size(); ++i) {
@@ -162,7 +160,8 @@ class Juggler {
     EXPECT_TRUE(backend->Make(std::move(spec), &one.operation).ok());
   }
 
-  // What a rank has for the one at place `to`; says who, for whom and where.
+  // A rank's data for the rank at place `to`; the values encode both ranks and
+  // the position.
   void Add(int rank, size_t to, int64_t count, Values* values) const {
     for (int64_t i = 0; i < count; ++i) {
       values->push_back(
@@ -221,7 +220,7 @@ class Juggler {
     for (size_t i = 0; i < values.size(); ++i) (*sums)[i] += values[i];
   }
 
-  // Where the part of a tensor in a run of so many values ends.
+  // End of a tensor's part in a run of `count` values.
   size_t EndOf(size_t tensor, size_t count) const {
     return count * static_cast<size_t>(ends_[tensor]) / 8;
   }
@@ -229,7 +228,7 @@ class Juggler {
     return tensor == 0 ? 0 : EndOf(tensor - 1, count);
   }
 
-  // The last tensor first, and in each what the ranks have of it.
+  // The last tensor first, and inside each tensor the ranks' parts.
   Laid Lay(const std::vector<Values>& runs) const {
     Laid laid;
     laid.at.assign(runs.size(), std::vector<size_t>(ends_.size()));
@@ -295,11 +294,11 @@ class Juggler {
   const std::vector<Backend*> backends_;
   const size_t room_;
   std::mt19937 agreed_{7};  // the same on all ranks
-  std::mt19937 own_;        // of this rank's pace
+  std::mt19937 own_;        // for this rank's pace
   std::list<Running> running_;
   std::map<size_t, uint64_t> numbers_;  // operations made, by set
   int64_t left_;
-  // Of the tensors of an operation, in eighths of what each rank has.
+  // Ends of an operation's tensors, in eighths of each rank's data.
   std::vector<int64_t> ends_;
 };
 

@@ -1,9 +1,9 @@
 // One rank of a job, run by kills_test.sh:
 //   kills_main dies|waits|fails <seed> <folder of the shims>
-// Calls one collective after the other, some of them in flight, until the last
-// rank is killed in the midst of them, or without having made a call (waits),
-// or fails. Prints "ok: ..." on every rank that has heard of it, or what went
-// wrong, and exits with 1.
+// Makes one collective after the other, some of them concurrently. Meanwhile
+// the last rank is killed, or never makes a call (waits), or fails. Prints "ok:
+// ..." on every rank that gets the error; otherwise the problem, and exits
+// with 1.
 #include <signal.h>
 #include <unistd.h>
 
@@ -31,7 +31,7 @@ constexpr size_t kInFlight = 4;
 [[noreturn]] void End(int code, const std::string& text) {
   std::printf("%s\n", text.c_str());
   std::fflush(stdout);
-  // The launcher waits for nobody; MPI's own exit handlers would.
+  // The launcher does not wait; MPI's exit handlers would.
   _exit(code);
 }
 
@@ -78,7 +78,7 @@ Status CallUntilDeath(Rank* rank, unsigned seed) {
     if (calls.size() < kInFlight) continue;
     const auto& ended = calls.front().pending.ended;
     if (ended.wait_for(kHeardLimit) != std::future_status::ready) {
-      return Internal("nothing was heard");
+      return Internal("no error arrived");
     }
     if (!ended.get().status.ok()) return ended.get().status;
     calls.pop_front();
@@ -120,7 +120,7 @@ int Main(const std::string& how, unsigned seed, const std::string& shims) {
   };
   const bool heard = dies ? says(who) && says(" died") : says("it has failed");
   runtime.reset();
-  // Others may still be reading this one's memory.
+  // Other ranks may still be reading this one's memory.
   if (!dies) std::this_thread::sleep_for(std::chrono::seconds(1));
   End(heard ? 0 : 1, (heard ? "ok: " : "FAILED: ") + status.message());
 }

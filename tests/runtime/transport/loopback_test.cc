@@ -1,5 +1,5 @@
-// Ranks as threads: where they are as strict as MPI. That data and messages
-// come is what every test of a whole job shows.
+// Ranks as threads: checks where they are as strict as MPI. Every test of a
+// whole job shows that data and messages arrive.
 #include "runtime/transport/loopback/loopback.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ LoopbackOptions Nodes(std::vector<int> nodes) {
   return options;
 }
 
-TEST(Loopback, SaysWhichWayDataTakes) {
+TEST(Loopback, DescribesTheDataPath) {
   const auto way = [](const std::vector<int>& nodes) {
     return MakeLoopback(Nodes(nodes))[0]->DescribeData();
   };
@@ -62,7 +62,7 @@ class LoopbackMessages : public ::testing::Test {
   LoopbackPointToPoint right_{room_, 1};
 };
 
-TEST_F(LoopbackMessages, OfAnotherLengthAreABug) {
+TEST_F(LoopbackMessages, LengthMismatchIsABug) {
   PointToPoint::MessageHandle handle = 0;
   char got[4];
   ASSERT_TRUE(right_.Receive(0, 0, got, 4, &handle).ok());
@@ -70,7 +70,7 @@ TEST_F(LoopbackMessages, OfAnotherLengthAreABug) {
   EXPECT_EQ(status.code(), StatusCode::kInternal);
 }
 
-TEST_F(LoopbackMessages, AbandonedOnesAreNotTouchedAnyMore) {
+TEST_F(LoopbackMessages, AbandonedMessagesAreNotAccessed) {
   char got = 'o';
   PointToPoint::MessageHandle handle = 0;
   ASSERT_TRUE(right_.Receive(0, 0, &got, 1, &handle).ok());
@@ -80,7 +80,7 @@ TEST_F(LoopbackMessages, AbandonedOnesAreNotTouchedAnyMore) {
   EXPECT_EQ(got, 'o');
 }
 
-TEST_F(LoopbackMessages, WhatADestroyedRankPostedIsGone) {
+TEST_F(LoopbackMessages, DestructorWithdrawsPostedMessages) {
   {
     std::string data(200000, 'q');
     PointToPoint::MessageHandle handle = 0;

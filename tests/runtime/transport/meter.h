@@ -1,4 +1,4 @@
-// What ranks that are threads send each other by messages.
+// Counts the messages between ranks that are threads.
 #ifndef TF_HVD_TESTS_RUNTIME_TRANSPORT_METER_H_
 #define TF_HVD_TESTS_RUNTIME_TRANSPORT_METER_H_
 
@@ -16,13 +16,13 @@
 
 namespace tf_hvd {
 
-// Of any thread.
+// From any thread.
 struct Sent {
   std::atomic<size_t> messages{0};
   std::atomic<size_t> bytes{0};
 };
 
-// Counts what leaves a rank.
+// Counts the bytes that a rank sends.
 class Meter final : public PointToPoint {
  public:
   Meter(PointToPoint* to, Sent* sent) : to_(to), sent_(sent) {}
@@ -51,8 +51,8 @@ struct Counts {
   size_t bytes = 0;
 };
 
-// What all ranks have sent when `run` has run on each, by two levels where
-// these serve it, else by messages alone. For tests of Way::kTwoLevel.
+// The bytes that all ranks send while `run` runs on each: by two levels where
+// these serve it, otherwise by messages only. For tests of Way::kTwoLevel.
 inline Counts SentBy(
     const Nodes& nodes,
     const std::function<Status(const Cluster&, Collectives*, int)>& run) {

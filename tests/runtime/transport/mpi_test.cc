@@ -1,4 +1,4 @@
-// What stands on the table of MPI functions, on a fake one.
+// The classes above the table of MPI functions, on a fake table.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -53,7 +53,7 @@ class MpiEdgeTest : public ::testing::Test {
   MpiEdge one_;
 };
 
-TEST_F(MpiEdgeTest, CutsTheStreamAndKeepsItsOrder) {
+TEST_F(MpiEdgeTest, SplitsTheStreamAndKeepsItsOrder) {
   const std::string text = Pattern(200'001);
   std::string heard;
   size_t sent = 0;
@@ -71,7 +71,7 @@ TEST_F(MpiEdgeTest, CutsTheStreamAndKeepsItsOrder) {
   EXPECT_TRUE(errors_.empty());
 }
 
-TEST_F(MpiEdgeTest, SmallWritesTravelTogetherAfterFlush) {
+TEST_F(MpiEdgeTest, SmallWritesAreSentTogetherAfterFlush) {
   EXPECT_EQ(zero_.Write("ab", 2), 2u);
   EXPECT_EQ(zero_.Write("cd", 2), 2u);
   EXPECT_TRUE(mpi_.sent().empty());
@@ -86,7 +86,7 @@ TEST_F(MpiEdgeTest, SmallWritesTravelTogetherAfterFlush) {
   EXPECT_FALSE(one_.Readable());
 }
 
-TEST_F(MpiEdgeTest, TakesAPartWhileSendsAreUnderWay) {
+TEST_F(MpiEdgeTest, WritesArePartialWhileSendsAreInProgress) {
   mpi_.HoldSends(true);
   const size_t room = MpiEdge::kFragments * MpiEdge::kFragmentBytes;
   const std::string text = Pattern(room + 100);
@@ -111,14 +111,14 @@ TEST_F(MpiEdgeTest, StopsWithNothingPosted) {
   EXPECT_EQ(mpi_.open_receives(), 0);
 }
 
-// UCX warned of a message that a rank had sent on its way out to one that was
-// gone already ("unexpected tag-receive descriptor ... was not matched").
+// UCX used to warn of a message that a leaving rank had sent to one that had
+// already gone ("unexpected tag-receive descriptor ... was not matched").
 TEST_F(MpiEdgeTest, StopsWithNothingUnread) {
   EXPECT_FALSE(zero_.Stop(true));
   const std::string text = Pattern(3 * MpiEdge::kFragmentBytes);
   EXPECT_EQ(one_.Write(text.data(), text.size()), text.size());
   EXPECT_FALSE(zero_.Stop(true)) << "one may still write";
-  EXPECT_TRUE(one_.Stop(true)) << "zero has said that nothing follows";
+  EXPECT_TRUE(one_.Stop(true)) << "zero has announced its end";
   EXPECT_TRUE(zero_.Stop(true));
   EXPECT_EQ(mpi_.unread(), 0);
   EXPECT_EQ(mpi_.open_receives(), 0);
@@ -133,11 +133,11 @@ TEST_F(MpiEdgeTest, StopsWithWhatItWasReadingUnread) {
   EXPECT_TRUE(zero_.Readable());
   one_.Stop(false);
   EXPECT_TRUE(zero_.Stop(true));
-  EXPECT_EQ(mpi_.unread(), 1) << "what zero has said to one, which was gone";
+  EXPECT_EQ(mpi_.unread(), 1) << "zero's announcement to one, which was gone";
   EXPECT_EQ(mpi_.open_receives(), 0);
 }
 
-TEST_F(MpiEdgeTest, AnErrorIsToldOnce) {
+TEST_F(MpiEdgeTest, ErrorIsReportedOnce) {
   mpi_.Break();
   EXPECT_EQ(zero_.Write("x", 1), 1u);
   zero_.Flush();
@@ -149,7 +149,7 @@ TEST_F(MpiEdgeTest, AnErrorIsToldOnce) {
   EXPECT_EQ(errors_[0].message(), "MPI_Isend failed: fake error 42 (error 42)");
 }
 
-TEST(MpiPointToPointTest, RequestsComeAndGo) {
+TEST(MpiPointToPointTest, RequestsAreReused) {
   FakeMpi mpi;
   const MpiApi api_zero = mpi.Api(0);
   const MpiApi api_one = mpi.Api(1);
@@ -181,7 +181,7 @@ TEST(MpiPointToPointTest, RequestsComeAndGo) {
   EXPECT_TRUE(done);
 }
 
-TEST(MpiPointToPointTest, AMessageOfAnotherLengthIsABug) {
+TEST(MpiPointToPointTest, MessageOfAnotherLengthIsABug) {
   FakeMpi mpi;
   const MpiApi api = mpi.Api(0);
   MpiPointToPoint self(&api, kComm, kTag);
@@ -196,7 +196,7 @@ TEST(MpiPointToPointTest, AMessageOfAnotherLengthIsABug) {
   EXPECT_EQ(mpi.null_cancels(), 0);
 }
 
-TEST(MpiPointToPointTest, AbandonTellsWhetherTheMemoryIsFree) {
+TEST(MpiPointToPointTest, AbandonReportsWhetherTheMemoryIsFree) {
   FakeMpi mpi;
   const MpiApi api = mpi.Api(0);
   MpiPointToPoint p2p(&api, kComm, kTag);
@@ -212,7 +212,7 @@ TEST(MpiPointToPointTest, AbandonTellsWhetherTheMemoryIsFree) {
 
 // MPI sets the request of a failed test to MPI_REQUEST_NULL, and ends the
 // process when that is cancelled.
-TEST(MpiPointToPointTest, AFailedReceiveIsNotCancelled) {
+TEST(MpiPointToPointTest, FailedReceiveIsNotCancelled) {
   FakeMpi mpi;
   const MpiApi api = mpi.Api(0);
   MpiPointToPoint p2p(&api, kComm, kTag);
@@ -224,7 +224,7 @@ TEST(MpiPointToPointTest, AFailedReceiveIsNotCancelled) {
   mpi.FailTests(true);
   EXPECT_EQ(p2p.Test(failed, &done).code(), StatusCode::kAborted);
   mpi.FailTests(false);
-  // The request is not given away while it is the caller's.
+  // The request's handle is not reused while the caller still has it.
   ASSERT_TRUE(p2p.Receive(1, 0, data + 8, 8, &next).ok());
   EXPECT_NE(next, failed);
   EXPECT_FALSE(p2p.Abandon(failed));
@@ -299,17 +299,18 @@ TEST(AbortFloodTest, ReachesEveryNodeAndTheSmallestWins) {
   for (auto& leader : leaders) EXPECT_EQ(leader->path.Poll(9)->text, "ten");
   const size_t sent = mpi.sent().size();
   for (auto& leader : leaders) static_cast<void>(leader->path.Poll(10));
-  EXPECT_EQ(mpi.sent().size(), sent) << "it goes on for ever";
+  EXPECT_EQ(mpi.sent().size(), sent) << "it never stops";
   for (auto& leader : leaders) EXPECT_TRUE(leader->path.Stop());
   EXPECT_EQ(mpi.open_receives(), 0);
 }
 
-TEST(AbortFloodTest, TheNextRankStandsInForADeadLeader) {
+TEST(AbortFloodTest, NextRankActsForADeadLeader) {
   FakeMpi mpi;
   std::unique_ptr<ShmSegment> segment;
   ASSERT_TRUE(ShmSegment::Create({2}, &segment).ok());
   FloodedRank rank(&mpi, 1, segment.get());
-  // Nobody holds the leader's claim: it is dead, which the first look finds.
+  // No process holds the leader's claim: it is dead, which the first check
+  // detects.
   const int64_t now = AbortPath::kLookNs;
   ASSERT_TRUE(rank.path.Poll(now));
   EXPECT_TRUE(mpi.sent().empty());
@@ -326,7 +327,8 @@ TEST(MpiSettingsTest, DifferencesNameVariableRanksAndValues) {
   EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(status.message().find(
                 "X is '1' on ranks 0, 2 and '3' on rank 1 (a); Z is (unknown) "
-                "on ranks 0, 2 and '' on rank 1 (a). This must be equal"),
+                "on ranks 0, 2 and '' on rank 1 (a). This must be "
+                "the same"),
             0u)
       << status.message();
   EXPECT_EQ(
@@ -337,8 +339,8 @@ TEST(MpiSettingsTest, DifferencesNameVariableRanksAndValues) {
       0u);
 }
 
-// Rank 2 has another program: it has no such text.
-TEST(MpiSettingsTest, WhatMayDifferIsADoubt) {
+// Rank 2 runs another program, without such a text.
+TEST(MpiSettingsTest, DifferencesThatAreAllowedAreWarnings) {
   const std::vector<std::string> hosts = {"a", "a", "b"};
   const std::vector<Settings> of_ranks = {
       {{"?numpy", "1"}, {"X", "1"}, {"?train.py", "f0"}},
@@ -351,7 +353,7 @@ TEST(MpiSettingsTest, WhatMayDifferIsADoubt) {
   EXPECT_EQ(DescribeDoubts({of_ranks[0], of_ranks[2]}, hosts), "");
 }
 
-TEST(MpiLibraryTest, KnowsFamiliesByNameAndBySymbols) {
+TEST(MpiLibraryTest, RecognisesFamiliesByNameAndBySymbols) {
   EXPECT_EQ(FamilyOfFile("/x/libmpi.so.40"), MpiFamily::kOpenMpi);
   EXPECT_EQ(FamilyOfFile("/x/libmpi.so.12"), MpiFamily::kMpich);
   EXPECT_EQ(FamilyOfFile("/x/libmpich.so.12.2"), MpiFamily::kMpich);
@@ -365,8 +367,8 @@ TEST(MpiLibraryTest, KnowsFamiliesByNameAndBySymbols) {
   EXPECT_EQ(FamilyOfFile(path), std::nullopt);
 }
 
-// To read a folder threw, and nothing catches that above ctypes.
-TEST(MpiLibraryTest, WhatIsNoRegularFileIsNotRead) {
+// Reading a folder used to throw, which nothing above ctypes catches.
+TEST(MpiLibraryTest, OnlyRegularFilesAreRead) {
   const std::string folder = ::testing::TempDir() + "/folder_of_mpi";
   mkdir(folder.c_str(), S_IRWXU);
   MpiSearch search;
@@ -388,7 +390,7 @@ TEST(MpiLibraryTest, WhatIsNoRegularFileIsNotRead) {
   EXPECT_EQ(FamilyOfFile("/dev/null"), std::nullopt);
 }
 
-TEST(MpiLibraryTest, TheWrongFamilyIsNotOpened) {
+TEST(MpiLibraryTest, LibraryOfTheWrongFamilyIsNotLoaded) {
   const std::string path = ::testing::TempDir() + "/libmpi.so.12";
   std::ofstream(path) << "no library at all";
   MpiSearch search;

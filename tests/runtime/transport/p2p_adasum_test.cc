@@ -39,7 +39,7 @@ Vector Pair(const Vector& a, const Vector& b) {
   return result;
 }
 
-// The tree over the places of the ranks, as the header tells it.
+// The tree over the places of the ranks, as defined in the header.
 Vector Tree(PerRank vectors) {
   size_t tree = 1;
   while (tree * 2 <= vectors.size()) tree *= 2;
@@ -65,8 +65,8 @@ PerRank Random(int ranks, size_t count, unsigned seed) {
   return values;
 }
 
-// Allreduces one span of each size, in place; what each rank has at the end.
-// The threads of ranks below `flushing` flush denormals.
+// Allreduces one span of each size, in place; returns each rank's result. The
+// threads of ranks below `flushing` flush denormals.
 template <typename T>
 std::vector<std::vector<T>> Reduce(std::vector<std::vector<T>> values,
                                    const std::vector<size_t>& sizes,
@@ -104,7 +104,7 @@ TEST(Adasum, FollowsTheDefinitionOnAnyNumberOfRanks) {
   }
 }
 
-TEST(Adasum, EachSpanIsAVectorOfItsOwn) {
+TEST(Adasum, EachSpanIsASeparateVector) {
   const PerRank values = Random(4, 12, 3);
   const auto together = Reduce(values, {5, 0, 7}, Adasum(DType::kFloat64));
   const auto part = [&](size_t begin, size_t end) {
@@ -124,7 +124,7 @@ TEST(Adasum, EachSpanIsAVectorOfItsOwn) {
 }
 
 TEST(Adasum, HalfPrecisionsAreCombinedInFloat32) {
-  // 1/3 apart from each other: one rounding at the end, not three.
+  // These differ by 1/3: one rounding at the end, not three.
   const std::vector<uint16_t> one = {FloatToHalf(1.0f), FloatToHalf(0.0f)};
   const std::vector<uint16_t> other = {FloatToHalf(0.0f), FloatToHalf(0.5f)};
   const auto result =
@@ -136,7 +136,7 @@ TEST(Adasum, HalfPrecisionsAreCombinedInFloat32) {
 }
 
 // Whether the thread that runs a piece of work flushes them depends on which is
-// faster, a caller's of TensorFlow or the runtime's own.
+// faster, a thread of TensorFlow or the runtime's.
 template <typename T>
 void CheckDenormals(DType dtype, const std::vector<std::vector<T>>& values,
                     const std::vector<T>& expected) {
@@ -161,13 +161,13 @@ TEST(Adasum, ThreadsThatFlushDenormalsGetTheSameBits) {
   // Products that underflow to zero: the sum of equal vectors.
   const double d = std::numeric_limits<double>::denorm_min();
   CheckDenormals<double>(DType::kFloat64, {{3 * d}, {3 * d}}, {6 * d});
-  // Products that are denormal themselves: their average.
+  // Products that are denormal: their average.
   const double root = std::ldexp(1.0, -530);
   CheckDenormals<double>(DType::kFloat64, {{root, root}, {root, root}},
                          {root, root});
 }
 
-TEST(Adasum, WhoHasJoinedAddsNothing) {
+TEST(Adasum, JoinedRankAddsNothing) {
   std::vector<float> values = {1.0f, 2.0f};
   Cluster cluster(3);
   cluster.Run([&](int rank, Collectives* data) {

@@ -1,4 +1,4 @@
-// What is P2PBackend's own; collectives_test.cc has what all backends do.
+// Tests specific to P2PBackend; collectives_test.cc has those for all backends.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -18,32 +18,32 @@ Span InPlace(std::vector<T>* values) {
 
 TEST(P2PBackend, OneRankNeedsNoMessages) {
   P2PBackend backend(nullptr, 0);
-  Collectives alone(&backend);
+  Collectives single(&backend);
   std::vector<float> values = {1, 2, 3};
   std::vector<float> output(3);
   std::vector<float> zeros(2, 9.0f);
   const std::vector<Span> spans = {{values.data(), output.data(), 3},
                                    {nullptr, zeros.data(), 2},
                                    {values.data(), nullptr, 3}};
-  EXPECT_TRUE(alone
+  EXPECT_TRUE(single
                   .Allreduce({0}, spans,
                              Options(DType::kFloat32, ReduceOp::kAverage), {})
                   .ok());
   EXPECT_EQ(output, values);
   EXPECT_EQ(zeros, std::vector<float>(2, 0.0f));
-  EXPECT_TRUE(alone
+  EXPECT_TRUE(single
                   .Allreduce({0}, {InPlace(&values)},
                              Options(DType::kFloat32, ReduceOp::kSum, 0.5, 8.0),
                              {})
                   .ok());
   EXPECT_EQ(values, (std::vector<float>{4, 8, 12}));
   EXPECT_TRUE(
-      alone.Allgather({0}, values.data(), {12}, output.data(), {}).ok());
+      single.Allgather({0}, values.data(), {12}, output.data(), {}).ok());
   EXPECT_EQ(output, values);
-  EXPECT_TRUE(alone.Broadcast({0}, 0, values.data(), 12, {}).ok());
+  EXPECT_TRUE(single.Broadcast({0}, 0, values.data(), 12, {}).ok());
 }
 
-// Stands for an MPI that cannot take back what was posted.
+// Simulates an MPI that cannot cancel posted messages.
 class StubbornLink final : public PointToPoint {
  public:
   Status Send(int, int, const void*, size_t, MessageHandle* handle) override {
@@ -64,7 +64,7 @@ class StubbornLink final : public PointToPoint {
   bool Abandon(MessageHandle) override { return false; }
 
   bool expects() const { return target_ != nullptr; }
-  // The message that comes too late.
+  // The message that arrives too late.
   void Arrive() { std::memset(target_, 'x', received_.size()); }
 
  private:
@@ -72,7 +72,7 @@ class StubbornLink final : public PointToPoint {
   char* target_ = nullptr;
 };
 
-TEST(P2PBackend, TellsOfMemoryThatMayStillBeWritten) {
+TEST(P2PBackend, ReportsMemoryThatMayStillBeWritten) {
   StubbornLink p2p;
   float value = 1.0f;
   {
@@ -89,7 +89,7 @@ TEST(P2PBackend, TellsOfMemoryThatMayStillBeWritten) {
   EXPECT_EQ(value, 1.0f);
 }
 
-TEST(P2PBackend, RefusesWhatCannotBe) {
+TEST(P2PBackend, RejectsInvalidOperations) {
   P2PBackend backend(nullptr, 0);
   Collectives transport(&backend);
   bool value = true;

@@ -12,7 +12,7 @@
 namespace tf_hvd {
 namespace {
 
-TEST(ProcessesTest, ThisOneIsFound) {
+TEST(ProcessesTest, FindsThisProcess) {
   const auto self = FindProcess(getpid());
   ASSERT_TRUE(self.has_value());
   EXPECT_EQ(self->parent, getppid());
@@ -30,7 +30,7 @@ TEST(ProcessesTest, ThisOneIsFound) {
   EXPECT_FALSE(FindProcess(-1).has_value());
 }
 
-TEST(ProcessesTest, TheNearestLauncherAbove) {
+TEST(ProcessesTest, FindsTheNearestLauncherAbove) {
   std::map<pid_t, Process> all;
   all[1] = {1, 0, "systemd", "0", false};
   all[5] = {5, 1, "prterun", "0", false};
@@ -44,9 +44,9 @@ TEST(ProcessesTest, TheNearestLauncherAbove) {
   EXPECT_EQ(LauncherAbove(77, all), 0);
 }
 
-// Its folder in /proc was opened and is gone when it is read: an exception then
-// ended whoever was looking.
-TEST(ProcessesTest, OneMayEndWhileItIsLookedAt) {
+// Its folder in /proc was opened, but does not exist any more when it is read:
+// an exception used to end the calling process.
+TEST(ProcessesTest, ProcessMayEndWhileItIsRead) {
   constexpr int kProcesses = 200;
   for (int i = 0; i < kProcesses; ++i) {
     const pid_t process = fork();

@@ -1,4 +1,4 @@
-// Alltoall and reducescatter; run over each way to move data (cluster.h).
+// Alltoall and reducescatter; run for each data path (cluster.h).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -31,7 +31,7 @@ std::string Bytes(int from, int to, int64_t count) {
   return bytes;
 }
 
-// matrix[from][to] bytes travel.
+// Sends matrix[from][to] bytes.
 void CheckAlltoall(const std::vector<Sizes>& matrix, size_t cut) {
   const int ranks = static_cast<int>(matrix.size());
   Cluster cluster(ranks, cut);
@@ -82,7 +82,8 @@ TEST_P(ScatterTest, AlltoallOfUnequalParts) {
   }
 }
 
-// Reduces the ranks' `inputs` both ways and compares every byte of the parts.
+// Reduces the ranks' `inputs` by both collectives and compares every byte of
+// the parts.
 void CheckSlices(const std::vector<std::string>& inputs, const Sizes& counts,
                  const ReduceOptions& options) {
   const size_t element = SizeOf(options.dtype);
@@ -103,7 +104,7 @@ void CheckSlices(const std::vector<std::string>& inputs, const Sizes& counts,
     const std::string sent = input;
     status = data->Reducescatter(cluster.all, input.data(), counts, part.data(),
                                  options);
-    // The parts are not summed by loops of the same lengths.
+    // The loops that sum the parts have different lengths.
     EXPECT_EQ(FirstDifference(options.dtype, part.substr(0, expected.size()),
                               expected),
               -1)
@@ -145,7 +146,7 @@ TEST_P(ScatterTest, ReducescatterHasTheBitsOfAllreduceInEveryType) {
   }
 }
 
-// Parts of no, one and several pieces, which are not cut at the same places.
+// Parts of zero, one and several pieces, with different boundaries.
 TEST_P(ScatterTest, ReducescatterOfUnequalParts) {
   const auto ranks = static_cast<size_t>(GetParam());
   for (const int64_t most : {0, 1, 5000, 400001}) {
@@ -162,7 +163,7 @@ TEST_P(ScatterTest, ReducescatterOfUnequalParts) {
   }
 }
 
-TEST(ScatterTestEnds, AnAbandonedOperationLetsGo) {
+TEST(ScatterTestEnds, AbandonedOperationReleasesItsMemory) {
   const Collectives::Meanwhile failing = [] { return Aborted("rank 2 died"); };
   for (const bool reduce : {true, false}) {
     Cluster cluster(3);  // rank 2 does not take part
@@ -183,7 +184,7 @@ TEST(ScatterTestEnds, AnAbandonedOperationLetsGo) {
   }
 }
 
-TEST(ScatterTestEnds, RefusesWhatCannotBe) {
+TEST(ScatterTestEnds, RejectsInvalidOperations) {
   P2PBackend backend(nullptr, 0);
   Collectives transport(&backend);
   const float input[2] = {1, 2};

@@ -1,5 +1,5 @@
-// What is ShmBackend's own: operations under way at once, of sets that overlap,
-// on many ranks. collectives_test.cc has what all backends do.
+// Tests specific to ShmBackend: concurrent operations on overlapping sets of
+// many ranks. collectives_test.cc has those for all backends.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -12,7 +12,7 @@
 namespace tf_hvd {
 namespace {
 
-TEST(ShmBackend, ServesSetsOfTheMachineAlone) {
+TEST(ShmBackend, ServesOnlySetsOfTheMachine) {
   const LoopbackArena memory(3);
   const ShmBackend backend(memory.arena(), {4, 6, 7}, 6, [](size_t) {});
   std::vector<int64_t> values(4);
@@ -23,7 +23,7 @@ TEST(ShmBackend, ServesSetsOfTheMachineAlone) {
   EXPECT_TRUE(serves({6, 7}, ShmArena::kSets - 1));
   EXPECT_FALSE(serves({6, 7}, ShmArena::kSets)) << "no lines";
   EXPECT_FALSE(serves({5, 6}, 1)) << "5 is on another machine";
-  EXPECT_FALSE(serves({6}, 1)) << "nobody to share with";
+  EXPECT_FALSE(serves({6}, 1)) << "no other rank to share with";
   OperationSpec spec = AllreduceOf({6, 7}, 1, &values);
   spec.reduce.op = ReduceOp::kAdasum;
   EXPECT_FALSE(backend.Serves(spec)) << "needs messages";
@@ -32,9 +32,9 @@ TEST(ShmBackend, ServesSetsOfTheMachineAlone) {
   EXPECT_FALSE(backend.Serves(spec));
 }
 
-// An operation that is given up leaves the memory of its ranks alone, and its
-// rank's part of the arena to nobody.
-TEST(ShmBackend, AnAbandonedOperationLetsGo) {
+// An abandoned operation does not touch its ranks' memory, and other ranks do
+// not use its rank's part of the arena.
+TEST(ShmBackend, AbandonedOperationReleasesItsMemory) {
   Cluster cluster(2);
   CheckLettingGo(cluster.shm[0].get(), {0, 1});
 }

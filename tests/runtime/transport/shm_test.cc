@@ -1,4 +1,4 @@
-// The shared segment and what lies in it, with threads and with processes.
+// The shared segment and its parts, with threads and with processes.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -26,8 +26,8 @@ int interruptions = 0;
 
 }  // namespace
 
-// In place of the C library's: the next so many calls are interrupted, as by
-// signals.
+// Replaces the C library's: the next calls, `interruptions` of them, are
+// interrupted, as by signals.
 extern "C" int posix_fallocate(int file, off_t at, off_t size) {
   if (interruptions > 0) {
     --interruptions;
@@ -68,7 +68,7 @@ TEST(ShmRingTest, KeepsOrderAcrossItsEnd) {
   EXPECT_FALSE(ring->Readable());
 }
 
-TEST(ShmRingTest, AFullRingTellsTheReaderOnce) {
+TEST(ShmRingTest, FullRingNotifiesTheReaderOnce) {
   const auto ring = std::make_unique<ShmRing>();
   const std::string data(ShmRing::kBytes + 5, 'x');
   EXPECT_EQ(ring->Write(data.data(), data.size()), ShmRing::kBytes);
@@ -107,7 +107,8 @@ TEST(ShmEdgeTest, TwoThreadsPushBothWays) {
       received += size;
       moved += size;
       if (moved > 0) continue;
-      // Nobody else polls for this rank: only the neighbour's ring ends it.
+      // No other thread polls for this rank: only the neighbour's ring ends the
+      // wait.
       segment->doorbell(mine)->SetAsleep(true);
       if (!edge.Readable()) segment->doorbell(mine)->Wait(1'000'000'000);
       segment->doorbell(mine)->SetAsleep(false);
@@ -119,7 +120,7 @@ TEST(ShmEdgeTest, TwoThreadsPushBothWays) {
   thread.join();
 }
 
-TEST(ShmSegmentTest, IsPrivateAndItsNameGoes) {
+TEST(ShmSegmentTest, IsPrivateAndItsNameIsRemoved) {
   auto segment = NewSegment(3);
   const std::string path = "/dev/shm" + segment->name();
   struct stat file;
@@ -140,7 +141,7 @@ TEST(ShmSegmentTest, IsPrivateAndItsNameGoes) {
   EXPECT_FALSE(other->ring(0, 1)->Readable());
 }
 
-TEST(ShmSegmentTest, SignalsDoNotKeepItFromBeingMade) {
+TEST(ShmSegmentTest, SignalsDoNotPreventItsCreation) {
   const ShmShape shape = {2, /*has_arena=*/true};
   interruptions = 3;
   std::unique_ptr<ShmSegment> segment;
@@ -149,7 +150,7 @@ TEST(ShmSegmentTest, SignalsDoNotKeepItFromBeingMade) {
   EXPECT_EQ(interruptions, 0);
 }
 
-// Of /dev/shm: what is there of a segment, and what is taken of it.
+// In /dev/shm: the size of a segment, and the space reserved for it.
 void SizesOf(const ShmSegment& segment, size_t* bytes, size_t* reserved) {
   struct stat file;
   ASSERT_EQ(stat(("/dev/shm" + segment.name()).c_str(), &file), 0);
@@ -178,17 +179,17 @@ TEST(ShmSegmentTest, EachRankReservesItsOwnSlots) {
               2 * kPage);
   ASSERT_TRUE(leader->ReserveSlots(0).ok());
   SizesOf(*leader, &bytes, &reserved);
-  EXPECT_GE(reserved, all) << "nothing is left to a SIGBUS";
+  EXPECT_GE(reserved, all) << "or a later write raises SIGBUS";
 }
 
-TEST(ShmSegmentTest, AMissingOneIsTheEnvironmentsFault) {
+TEST(ShmSegmentTest, MissingSegmentIsAnEnvironmentError) {
   std::unique_ptr<ShmSegment> segment;
   const Status status = ShmSegment::Attach("/tf_hvd_no_such", {2}, &segment);
   EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
   EXPECT_NE(status.message().find("/dev/shm"), std::string::npos);
 }
 
-// A process that holds a rank of a segment until it is told to end.
+// A process that claims a rank of a segment until it is released.
 class Holder {
  public:
   Holder(const std::string& name, int local_size, int local_rank) {
@@ -228,7 +229,7 @@ class Holder {
   int orders_[2];
 };
 
-TEST(ShmSegmentTest, DeathIsSeenAndLeavingIsNoDeath) {
+TEST(ShmSegmentTest, DeathIsDetectedAndLeavingIsNotDeath) {
   const auto segment = NewSegment(3);
   ASSERT_TRUE(segment->ClaimAlive(0).ok());
   Holder killed(segment->name(), 3, 1);
@@ -242,7 +243,7 @@ TEST(ShmSegmentTest, DeathIsSeenAndLeavingIsNoDeath) {
   EXPECT_TRUE(segment->HasLeft(2));
 }
 
-TEST(ShmSegmentTest, AChildThatOutlivesARankDoesNotHideItsDeath) {
+TEST(ShmSegmentTest, ChildThatOutlivesARankDoesNotHideItsDeath) {
   const auto segment = NewSegment(2);
   int started[2];
   int release[2];
@@ -278,8 +279,8 @@ bool OnCore(int core, const std::function<bool()>& call) {
   return answer;
 }
 
-// A rank that waits yields its core to another rank, to no other program.
-TEST(ShmSegmentTest, ACoreIsSharedWithTheRankThatWasSeenOnItLast) {
+// A waiting rank yields its core to another rank, not to another program.
+TEST(ShmSegmentTest, CoreIsSharedWithTheRankLastSeenOnIt) {
   cpu_set_t allowed;
   ASSERT_EQ(sched_getaffinity(0, sizeof(allowed), &allowed), 0);
   if (CPU_COUNT(&allowed) < 2) GTEST_SKIP() << "one core";
@@ -291,7 +292,7 @@ TEST(ShmSegmentTest, ACoreIsSharedWithTheRankThatWasSeenOnItLast) {
   const auto shares = [&](int rank, int core) {
     return OnCore(core, [&] { return segment->SharesCore(rank); });
   };
-  EXPECT_FALSE(shares(0, cores[0]));  // nobody else has been seen
+  EXPECT_FALSE(shares(0, cores[0]));  // no other rank has been seen
   EXPECT_FALSE(shares(1, cores[1]));
   EXPECT_FALSE(shares(0, cores[0]));
   EXPECT_TRUE(shares(2, cores[0]));
@@ -301,7 +302,7 @@ TEST(ShmSegmentTest, ACoreIsSharedWithTheRankThatWasSeenOnItLast) {
   EXPECT_FALSE(shares(0, cores[0]));
 }
 
-TEST(AbortBoardTest, TheSmallestWinsWhoeverWroteIt) {
+TEST(AbortBoardTest, SmallestRecordWins) {
   const auto segment = NewSegment(2);
   AbortBoard one(segment->abort_state(), segment->abort_slots(), 2, 0);
   AbortBoard two(segment->abort_state(), segment->abort_slots(), 2, 1);
@@ -318,14 +319,14 @@ TEST(AbortBoardTest, TheSmallestWinsWhoeverWroteIt) {
 }
 
 // Two nodes could keep different texts for the same rank.
-TEST(AbortRecordTest, TheSameRankInOtherWordsHasAnOrder) {
+TEST(AbortRecordTest, RecordsOfTheSameRankAreOrdered) {
   const AbortRecord a{AbortRecord::kStalled, 3, "'x' waited"};
   const AbortRecord b{AbortRecord::kStalled, 3, "'y' waited"};
   EXPECT_NE(a.Before(b), b.Before(a));
   EXPECT_FALSE(a.Before(a));
   EXPECT_TRUE((AbortRecord{AbortRecord::kStalled, 2, "z"}).Before(a));
   EXPECT_TRUE((AbortRecord{AbortRecord::kDied, 7, "z"}).Before(a));
-  // What is cut on the way keeps its place.
+  // A text that is truncated in transit keeps its position.
   const std::string text(2 * AbortRecord::kMaxText, 'x');
   const AbortRecord whole{AbortRecord::kFailed, 1, text};
   const AbortRecord cut{AbortRecord::kFailed, 1,
@@ -333,7 +334,7 @@ TEST(AbortRecordTest, TheSameRankInOtherWordsHasAnOrder) {
   EXPECT_EQ(whole.Key(), cut.Key());
 }
 
-TEST(AbortBoardTest, AHalfWrittenSlotIsPassedOver) {
+TEST(AbortBoardTest, IncompleteSlotIsSkipped) {
   const auto segment = NewSegment(2);
   AbortBoard board(segment->abort_state(), segment->abort_slots(), 2, 0);
   ASSERT_TRUE(board.Write({AbortRecord::kStalled, 7, "whole"}));
@@ -360,7 +361,7 @@ TEST(AbortBoardTest, ManyThreadsWriteAndRead) {
   EXPECT_EQ(board.Smallest()->rank, 0);
 }
 
-TEST(AbortPathTest, FindsAllDeadAndLeavesTheLeftAlone) {
+TEST(AbortPathTest, FindsAllDeadRanksAndIgnoresThoseThatLeft) {
   const auto segment = NewSegment(4);
   ASSERT_TRUE(segment->ClaimAlive(0).ok());
   Holder leaving(segment->name(), 4, 1);
@@ -376,7 +377,7 @@ TEST(AbortPathTest, FindsAllDeadAndLeavesTheLeftAlone) {
   EXPECT_FALSE(path.Poll(now));
   leaving.Leave();
   dead_three.Kill();
-  // Not before it is time to look again, and never past one that lives.
+  // Not before the next check is due, and never past a living rank.
   EXPECT_FALSE(path.Poll(now + 1));
   now += AbortPath::kLookNs;
   EXPECT_FALSE(path.Poll(now));
@@ -389,21 +390,22 @@ TEST(AbortPathTest, FindsAllDeadAndLeavesTheLeftAlone) {
   EXPECT_EQ(record->text.rfind("rank 3 (b) died", 0), 0u) << record->text;
 }
 
-TEST(ShmSegmentTest, AClosedFileIsNoDeath) {
+TEST(ShmSegmentTest, ClosedFileIsNotADeath) {
   const auto segment = NewSegment(2);
-  EXPECT_TRUE(segment->HasDied(1));  // nobody claims that one
+  EXPECT_TRUE(segment->HasDied(1));  // no process claims that rank
   segment->LoseFile(0);
-  // Who has no file cannot tell of others, and is not dead itself.
+  // A rank without its file cannot report others as dead, and is not dead
+  // itself.
   EXPECT_FALSE(segment->HasDied(1));
   EXPECT_TRUE(segment->HasLeft(0));
 }
 
-// How a process ends that closes all files; `on_cut` ends it.
+// The exit code of a process that closes all files; `on_cut` ends it.
 int ExitCodeOfCut(void (*on_cut)()) {
   const pid_t child = fork();
   if (child == 0) {
     const FdGuard guard(on_cut);
-    // Past ThreadSanitizer, which takes it for the race that it is.
+    // A direct system call, because ThreadSanitizer would report the race.
     for (int number = 3; number < 1024; ++number) syscall(SYS_close, number);
     pause();
   }
@@ -413,14 +415,15 @@ int ExitCodeOfCut(void (*on_cut)()) {
   return WEXITSTATUS(status);
 }
 
-TEST(FdGuardTest, NoticesThatFilesAreClosed) {
+TEST(FdGuardTest, DetectsClosedFiles) {
   constexpr int kNoticed = 7;
   EXPECT_EQ(ExitCodeOfCut([] { _exit(kNoticed); }), kNoticed);
 }
 
-// After a handler it read again from the number of its pipe, and took a byte
-// from the file that the script had opened under it meanwhile.
-TEST(FdGuardTest, ItsThreadTakesNoSignals) {
+// After a signal handler it used to read again from the number of its pipe. It
+// took a byte from a file that the script had opened meanwhile with that
+// number.
+TEST(FdGuardTest, ThreadBlocksSignals) {
   constexpr int kTakesNone = 7;
   const int code = ExitCodeOfCut([] {
     sigset_t blocked;
@@ -439,18 +442,18 @@ TEST(FdGuardTest, EndsQuietly) {
   const int free_number = dup(0);
   close(free_number);
   {
-    const FdGuard guard([] { ADD_FAILURE() << "nobody closed anything"; });
+    const FdGuard guard([] { ADD_FAILURE() << "no file was closed"; });
   }
   const int still_free = dup(0);
   close(still_free);
   EXPECT_EQ(still_free, free_number);
 }
 
-TEST(OpenFileTest, ANumberOfAnotherFileIsLeftAlone) {
+TEST(OpenFileTest, ReusedNumberIsNotClosed) {
   OpenFile file(open("/dev/null", O_RDONLY));
-  ASSERT_TRUE(file.IsThere());
+  ASSERT_TRUE(file.IsOpen());
   close(file.number());
-  EXPECT_FALSE(file.IsThere());
+  EXPECT_FALSE(file.IsOpen());
   const int other = open("/dev/zero", O_RDONLY);
   ASSERT_EQ(other, file.number());
   file.Close();

@@ -1,8 +1,9 @@
-// What two ranks write to their slots, and when they say so. One thread moves
-// both. Either as soon as one tells the other that it has done something, the
-// other uses that, before the first goes on: what is told too early is wrong
-// each time, and not now and then. Or each goes as far as it can before the
-// other moves: what is used too early is wrong each time.
+// The data that two ranks write to their slots, and when they announce it. One
+// thread executes both, in one of two schedules. First: as soon as one rank
+// announces progress, the other uses it, before the first continues. An
+// announcement that is too early then fails every time, not only sometimes.
+// Second: each rank goes as far as it can before the other continues. A use
+// that is too early then fails every time.
 #include "runtime/transport/shm/slot_writer.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +42,7 @@ class Pair {
     }
   }
 
-  // `specs`: each rank's.
+  // `specs`: one for each rank.
   void Run(std::array<OperationSpec, 2> specs) {
     for (size_t rank = 0; rank < 2; ++rank) {
       specs[rank].ranks = MembersOf({0, 1});
@@ -73,8 +74,8 @@ class Pair {
     bool done = true;
   };
 
-  // One piece of work of that rank, if it is not just at one. False: there is
-  // none.
+  // Executes one piece of work of that rank, unless it is inside one. False:
+  // none is left.
   bool Move(size_t number) {
     Rank& rank = ranks_[number];
     if (rank.moves || rank.done) return false;
@@ -91,7 +92,7 @@ class Pair {
   std::array<Rank, 2> ranks_;
 };
 
-// Whole numbers, whose sums are exact.
+// Whole numbers, so that sums are exact.
 Floats Numbers(size_t count, int first) {
   Floats numbers(count);
   for (size_t i = 0; i < count; ++i) {
@@ -107,7 +108,7 @@ OperationSpec Reduction(OpKind kind) {
   return spec;
 }
 
-// `values` as tensors of odd lengths.
+// Divides `values` into tensors of odd lengths.
 std::vector<Span> Cut(Floats* values) {
   std::vector<Span> spans;
   size_t at = 0;
@@ -224,7 +225,7 @@ void RunAll(Pair* pair) {
   }
 }
 
-// One tensor of so many floats, of which each rank owns half.
+// One tensor of `count` floats; each rank owns half.
 void OneTensor(Pair* pair, size_t count) {
   std::array<Floats, 2> values = {Numbers(count, 1), Numbers(count, 5)};
   std::array<OperationSpec, 2> specs;
@@ -236,7 +237,7 @@ void OneTensor(Pair* pair, size_t count) {
   pair->Run(specs);
 }
 
-TEST(SlotWriter, WhatARankTellsIsThere) {
+TEST(SlotWriter, AnnouncedDataIsWritten) {
   for (const SlotStores stores :
        {SlotStores::kMeasured, SlotStores::kOrdinary, SlotStores::kStreaming,
         SlotStores::kAlternating}) {
@@ -249,7 +250,7 @@ TEST(SlotWriter, WhatARankTellsIsThere) {
   }
 }
 
-TEST(SlotWriter, EachStreamEndsInItsFence) {
+TEST(SlotWriter, EachStreamEndsWithAFence) {
   for (const SlotStores stores :
        {SlotStores::kStreaming, SlotStores::kAlternating}) {
     Pair pair(stores);
@@ -261,7 +262,7 @@ TEST(SlotWriter, EachStreamEndsInItsFence) {
   }
 }
 
-TEST(SlotWriter, BytesAreCountedByTheWayTheyTake) {
+TEST(SlotWriter, BytesAreCountedByKindOfStore) {
   constexpr size_t kCount = size_t{1} << 20;  // 4 MiB: four pieces of 1 MiB
   Pair streaming(SlotStores::kStreaming);
   OneTensor(&streaming, kCount);
@@ -284,8 +285,8 @@ TEST(SlotWriter, ShortPartsAreNeverStreamed) {
   EXPECT_EQ(pair.counts(0).writes, 0u) << "nor timed";
 }
 
-// What one rank's reader takes is the time of all that it reads.
-TEST(SlotWriter, PartsOfOtherLengthsAreNotCompared) {
+// A reader's time covers everything that it reads.
+TEST(SlotWriter, PartsOfDifferentLengthsAreNotCompared) {
   Pair pair(SlotStores::kMeasured);
   const Floats values(20000, 1);
   std::array<Floats, 2> results = {Floats(30000), Floats(30000)};

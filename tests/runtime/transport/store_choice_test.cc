@@ -1,5 +1,5 @@
-// The choice of stores on machines that exist as numbers only: what a byte
-// costs in each way while the cores are near, and while they are far.
+// The choice of stores on simulated machines: the cost of a byte for each kind
+// of store, while the cores are near and while they are far.
 #include "runtime/transport/shm/store_choice.h"
 
 #include <gtest/gtest.h>
@@ -13,8 +13,8 @@ namespace {
 constexpr StoreChoice::Alike kLarge = 20;
 constexpr StoreChoice::Alike kSmall = 16;
 
-// Nanoseconds a byte, of 1 MiB: the issue's machine, where a core's neighbour
-// moves between two states; and one that is always near.
+// Nanoseconds per byte, for 1 MiB: the machine of the issue, on which a core's
+// neighbour alternates between two states; and one that is always near.
 struct Machine {
   double ordinary;
   double streaming;
@@ -28,8 +28,8 @@ class Job {
   explicit Job(SlotStores rule = SlotStores::kMeasured, unsigned seed = 1)
       : choice_(rule), random_(seed) {}
 
-  // Writes of that size class; costs come when the readers are done, four
-  // writes later. Returns how many were streamed.
+  // Writes of that size class; costs arrive four writes later, when the readers
+  // are done. Returns the number of streamed writes.
   int Write(const Machine& machine, int writes,
             StoreChoice::Alike alike = kLarge) {
     int streamed = 0;
@@ -40,7 +40,7 @@ class Job {
       ++writes_;
       const double cost =
           stores == Stores::kStreaming ? machine.streaming : machine.ordinary;
-      // Short writes cost less a byte: the classes must not be mixed.
+      // Short writes cost less per byte: the classes must not be mixed.
       const double by_size = alike == kSmall ? 0.25 : 1.0;
       late_[writes_] = {alike, stores, cost * by_size * Noise()};
       const auto due = late_.find(writes_ - 4);
@@ -70,7 +70,7 @@ class Job {
     double cost;
   };
 
-  // A fifth more or less; now and then the core was lost for a while.
+  // A fifth more or less; sometimes the core is lost for a while.
   double Noise() {
     if (random_() % 50 == 0) return 20.0;
     return 0.8 + 0.4 * static_cast<double>(random_() % 1000) / 1000.0;
@@ -83,7 +83,7 @@ class Job {
   int explored_ = 0;
 };
 
-TEST(StoreChoice, NearCoresStayWithOrdinaryStores) {
+TEST(StoreChoice, NearCoresKeepOrdinaryStores) {
   for (unsigned seed = 1; seed <= 50; ++seed) {
     Job job(SlotStores::kMeasured, seed);
     job.Write(kNear, 1000);
@@ -106,7 +106,7 @@ TEST(StoreChoice, FarCoresGetStreamingStoresAndKeepThem) {
 }
 
 // 1,000 pieces of 1 MiB take a quarter of a second.
-TEST(StoreChoice, AChangeOfStateIsFollowed) {
+TEST(StoreChoice, FollowsAChangeOfState) {
   for (unsigned seed = 1; seed <= 50; ++seed) {
     Job job(SlotStores::kMeasured, seed);
     job.Write(kNear, 500 + static_cast<int>(seed));
@@ -121,10 +121,10 @@ TEST(StoreChoice, AChangeOfStateIsFollowed) {
   }
 }
 
-TEST(StoreChoice, WritesOfOtherSizesAreNotCompared) {
+TEST(StoreChoice, WritesOfDifferentSizesAreNotCompared) {
   Job job;
-  // Short ones cost a quarter a byte: taken together, they would look like a
-  // gain each time that one of them explores.
+  // Short ones cost a quarter per byte: compared together, each exploring short
+  // write would look like a gain.
   for (int i = 0; i < 5000; ++i) {
     job.Write(kNear, 1, kLarge);
     job.Write(kNear, 1, kSmall);
@@ -137,14 +137,14 @@ TEST(StoreChoice, WritesOfOtherSizesAreNotCompared) {
   EXPECT_EQ(job.choice().current(), Stores::kStreaming);
 }
 
-TEST(StoreChoice, WhereBothCostAlikeNothingIsLost) {
+TEST(StoreChoice, NothingIsLostIfBothCostTheSame) {
   Job job;
   job.Write(kAlike, 20000);
   EXPECT_LE(job.explored_share(), 1.0 / 199 + 1e-3);
 }
 
-// Little is lost where one way is a little dearer, whatever the noise says.
-TEST(StoreChoice, NoiseSeldomMisleads) {
+// If one kind is slightly more expensive, little is lost, whatever the noise.
+TEST(StoreChoice, NoiseRarelyMisleads) {
   int streamed = 0;
   for (unsigned seed = 1; seed <= 20; ++seed) {
     Job job(SlotStores::kMeasured, seed);
@@ -154,8 +154,8 @@ TEST(StoreChoice, NoiseSeldomMisleads) {
   EXPECT_LT(streamed, 20 * 10000 / 20) << "5 %";
 }
 
-// After a gain by chance the program goes on with something else.
-TEST(StoreChoice, ATrialEnds) {
+// After an apparent gain the program continues with something else.
+TEST(StoreChoice, TrialEnds) {
   StoreChoice choice(SlotStores::kMeasured);
   const auto write = [&choice](StoreChoice::Alike alike, double streaming) {
     const Stores stores = choice.Next(alike);
@@ -174,7 +174,7 @@ TEST(StoreChoice, ATrialEnds) {
   EXPECT_EQ(choice.current(), Stores::kOrdinary);
 }
 
-TEST(StoreChoice, AForcedWayIsKept) {
+TEST(StoreChoice, ForcedChoiceIsKept) {
   EXPECT_EQ(Job(SlotStores::kOrdinary).Write(kFar, 2000), 0);
   EXPECT_EQ(Job(SlotStores::kStreaming).Write(kNear, 2000), 2000);
   EXPECT_EQ(Job(SlotStores::kAlternating).Write(kNear, 2000), 1000);

@@ -16,7 +16,7 @@ using Nodes = std::vector<std::vector<int>>;
 using Ranks = std::vector<int>;
 
 TEST(Tree, LeadersFormATreeOfTheFanOut) {
-  // Ranks dealt out in turn, so that no node has consecutive ones.
+  // Ranks assigned round-robin, so that no node has consecutive ones.
   const Nodes nodes = {{0, 4}, {1, 5}, {2}, {3, 6}};
   const TreePlace top = PlaceOf(0, nodes, 2);
   EXPECT_EQ(top.children, (Ranks{4, 1, 2}));
@@ -37,9 +37,9 @@ TEST(Tree, FanOutOfEightByDefault) {
   EXPECT_EQ(PlaceOf(2, nodes).children, (Ranks{17, 18, 19}));
 }
 
-// Parents and children agree, and each controller's own rank and what is below
-// its children make up what its parent has below it.
-TEST(Tree, PlacesFitTogetherForRandomNodes) {
+// Parents and children agree, and a controller's rank and its children's
+// subtrees make up its parent's subtree.
+TEST(Tree, PlacesAreConsistentForRandomNodes) {
   std::mt19937 random(7);
   for (int round = 0; round < 200; ++round) {
     const int size = 1 + static_cast<int>(random() % 40);
@@ -82,7 +82,7 @@ Topology TopologyOf(int rank, Nodes nodes) {
 }
 
 TEST(Tree, PathToTheCoordinator) {
-  // 0..1, 2..3, 4..5; with fan-out 1 node 2 hangs under node 1.
+  // 0..1, 2..3, 4..5; with fan-out 1 node 2 is below node 1.
   const std::vector<std::vector<int>> nodes = {{0, 1}, {2, 3}, {4, 5}};
   struct Row {
     int rank;
@@ -105,7 +105,7 @@ TEST(Tree, PathToTheCoordinator) {
   }
 }
 
-TEST(Topology, RanksDealtOutInTurn) {
+TEST(Topology, RanksAssignedRoundRobin) {
   const Topology topology = TopologyOf(4, {{0, 3}, {1, 4}, {2, 5}});
   EXPECT_EQ(topology.NodeOf(5), 2);
   EXPECT_EQ(topology.NodeOf(6), -1);

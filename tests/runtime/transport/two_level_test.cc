@@ -1,6 +1,6 @@
-// What is TwoLevelBackend's own: nodes of all shapes, sets that cover them in
-// part, what crosses the network, and types that are rounded on their way.
-// collectives_test.cc has what all backends do.
+// Tests specific to TwoLevelBackend: nodes of all shapes, sets that cover them
+// partly, the bytes that cross the network, and types that are rounded for
+// sending. collectives_test.cc has those for all backends.
 #include "runtime/transport/routing/two_level.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 namespace tf_hvd {
 namespace {
 
-// `values[rank]` of all ranks of the nodes, reduced in place.
+// Reduces `values[rank]` of all ranks of the nodes, in place.
 template <typename T>
 void Allreduce(const Nodes& nodes, const ReduceOptions& options,
                std::vector<std::vector<T>>* values) {
@@ -101,8 +101,8 @@ INSTANTIATE_TEST_SUITE_P(InTurn, TwoLevelShapes,
                                            NodesOf({2, 2}), NodesOf({1, 3, 2}),
                                            NodesOf({4, 4}),
                                            NodesOf({3, 1, 1, 3})));
-// As `--map-by node` and rank files lay ranks out: the ranks with one place on
-// their nodes need not ascend with the nodes.
+// As with `--map-by node` and rank files: ranks with the same place on their
+// nodes need not ascend with the nodes.
 INSTANTIATE_TEST_SUITE_P(
     Mixed, TwoLevelShapes,
     ::testing::Values(Nodes{{0, 2}, {1, 3}}, Nodes{{0, 3}, {1, 2}},
@@ -115,8 +115,9 @@ size_t RanksOf(const Nodes& nodes) {
   return ranks;
 }
 
-// Each rank's own power of two: a sum says who is in it, and how often.
-TEST_P(TwoLevelShapes, EverybodyCountsOnce) {
+// Each rank's own power of two: a sum shows which ranks it contains, and how
+// often.
+TEST_P(TwoLevelShapes, EachRankCountsOnce) {
   const size_t ranks = RanksOf(GetParam());
   // One element; slices that are empty; one piece; several.
   for (const size_t count : {1u, 63u, 65u, 200u, 5000u, 700001u}) {
@@ -144,7 +145,7 @@ TEST_P(TwoLevelShapes, OperationsOfOverlappingSetsInFlight) {
   Cluster cluster(nodes);
   RunRanks(cluster.size(), [&](int rank) {
     const auto& backends = cluster.backends[static_cast<size_t>(rank)];
-    // Ten shapes: of each a third of what in_flight_test.cc makes.
+    // Ten shapes: for each, a third of the operations of in_flight_test.cc.
     Juggler juggler(rank, sets, backends, backends.back()->window(),
                     kOperations / 3);
     while (juggler.busy()) juggler.Turn();
@@ -152,7 +153,7 @@ TEST_P(TwoLevelShapes, OperationsOfOverlappingSetsInFlight) {
 }
 
 // A node's float16 sum would overflow before it is divided.
-TEST(TwoLevel, AverageOfLargeHalvesDoesNotOverflowOnItsWay) {
+TEST(TwoLevel, AverageOfLargeHalvesDoesNotOverflow) {
   std::vector<std::vector<uint16_t>> values(
       4, std::vector<uint16_t>(1000, FloatToHalf(60000.0f)));
   Allreduce(NodesOf({2, 2}), Options(DType::kFloat16, ReduceOp::kAverage),
@@ -163,7 +164,7 @@ TEST(TwoLevel, AverageOfLargeHalvesDoesNotOverflowOnItsWay) {
   }
 }
 
-// Scales are applied once, and where they change the order, at the end.
+// Scales are applied once, and at the end if the order matters.
 TEST(TwoLevel, ScalesOfEveryOperation) {
   const auto reduce = [](ReduceOp op, double postscale) {
     std::vector<std::vector<float>> values = {{1}, {-2}, {3}, {5}};
@@ -208,8 +209,8 @@ INSTANTIATE_TEST_SUITE_P(Nodes, TwoLevelBytes,
                                            std::vector<int>{1, 3},
                                            std::vector<int>{2, 2, 2, 2}));
 
-// However many ranks a node has: 2 (n - 1) / n of the tensor, n nodes.
-TEST_P(TwoLevelBytes, OfAllreduceCrossOnceForEachNode) {
+// However many ranks a node has: 2 (n - 1) / n of the tensor for n nodes.
+TEST_P(TwoLevelBytes, AllreduceCrossesOncePerNode) {
   const auto run = [&](const Cluster& cluster, Collectives* data, int) {
     std::vector<float> values(kCount, 1.0f);
     const Status status = data->Allreduce(
@@ -220,7 +221,7 @@ TEST_P(TwoLevelBytes, OfAllreduceCrossOnceForEachNode) {
   EXPECT_EQ(SentBy(nodes_, run).bytes, 2 * others_ * kBytes);
 }
 
-TEST_P(TwoLevelBytes, OfBroadcastCrossOnceForEachNode) {
+TEST_P(TwoLevelBytes, BroadcastCrossesOncePerNode) {
   const auto run = [&](const Cluster& cluster, Collectives* data, int rank) {
     const int root = cluster.size() - 1;
     std::vector<float> values(kCount, rank == root ? 7.0f : 0.0f);
@@ -232,7 +233,7 @@ TEST_P(TwoLevelBytes, OfBroadcastCrossOnceForEachNode) {
   EXPECT_EQ(SentBy(nodes_, run).bytes, others_ * kBytes);
 }
 
-TEST_P(TwoLevelBytes, OfAllgatherCrossOnceForEachNode) {
+TEST_P(TwoLevelBytes, AllgatherCrossesOncePerNode) {
   const auto run = [&](const Cluster& cluster, Collectives* data, int rank) {
     const std::vector<float> mine(kCount, static_cast<float>(rank));
     std::vector<float> all(kCount * cluster.all.size());
@@ -245,8 +246,8 @@ TEST_P(TwoLevelBytes, OfAllgatherCrossOnceForEachNode) {
   EXPECT_EQ(SentBy(nodes_, run).bytes, RanksOf(nodes_) * others_ * kBytes);
 }
 
-// Each node sends what belongs to the others.
-TEST_P(TwoLevelBytes, OfReducescatterCrossOnceForEachNode) {
+// Each node sends the other nodes' data.
+TEST_P(TwoLevelBytes, ReducescatterCrossesOncePerNode) {
   const auto run = [&](const Cluster& cluster, Collectives* data, int) {
     const std::vector<float> values(kCount * cluster.all.size(), 1.0f);
     std::vector<float> mine(kCount);
@@ -259,8 +260,8 @@ TEST_P(TwoLevelBytes, OfReducescatterCrossOnceForEachNode) {
   EXPECT_EQ(SentBy(nodes_, run).bytes, RanksOf(nodes_) * others_ * kBytes);
 }
 
-// What is awaited is a rank of another node.
-TEST(TwoLevel, AnAbandonedOperationLetsGo) {
+// The awaited rank is on another node.
+TEST(TwoLevel, AbandonedOperationReleasesItsMemory) {
   Cluster cluster(NodesOf({1, 2}));
   CheckLettingGo(cluster.two_level[0].get(), {0, 1, 2});
 }

@@ -1,6 +1,6 @@
-"""What `import horovod` finds under `tf_hvd run --as-horovod`, which puts this folder on the path.
+"""The module that `import horovod` finds on sys.path under `tf_hvd run --as-horovod`.
 
-It steps aside at once: the module that the import gives is made by tf_hvd.
+The module immediately replaces itself with the module that tf_hvd creates.
 """
 
 import importlib

@@ -1,1 +1,1 @@
-"""What is compared: this library, what else reduces tensors here, and what the machine allows."""
+"""The peers of the comparison: this library, other libraries, and the machine's limits."""

@@ -1,4 +1,4 @@
-"""What a peer is to the measurement."""
+"""The interface of a peer: an implementation of operations that the benchmark measures."""
 
 import abc
 import time
@@ -11,29 +11,29 @@ from tf_hvd.bench.workloads import Workload
 
 
 class Peer(abc.ABC):
-    """One way to do an operation. All ranks call the same methods in the same order."""
+    """One implementation of an operation. All ranks call the same methods in the same order."""
 
     name: str
     is_collective = True
-    """Whether something goes from rank to rank: if not, there is no bus bandwidth."""
+    """Whether data moves between ranks. If not, the peer has no bus bandwidth."""
 
     def missing(self) -> str | None:
-        """Why this peer cannot be used here at all; None if it can."""
+        """Return the reason why this process cannot use this peer at all, or None if it can."""
         return None
 
     @abc.abstractmethod
     def prepare(self, workload: Workload, inputs: list[np.ndarray]) -> str | None:
-        """Gets ready for `run`; why this cannot be done, if so. `inputs` are not written to."""
+        """Prepare `run` without changing `inputs`; return why this peer cannot run, or None."""
 
     @abc.abstractmethod
     def run(self) -> Any:
-        """Does the operation once, on all tensors of the workload."""
+        """Perform the operation once, on all tensors in the workload."""
 
     def results(self) -> list[np.ndarray]:
         raise NotImplementedError
 
     def check(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> int | None:
-        """Runs once; the number of a tensor that came out wrong, if one did."""
+        """Run once; return the index of a tensor with a wrong result, or None."""
         wanted = outputs if self.is_collective else inputs
         for number, (value, right) in enumerate(zip(self.results(), wanted, strict=True)):
             if value.shape != right.shape or not np.array_equal(value, right):
@@ -44,11 +44,11 @@ class Peer(abc.ABC):
         return timed(self.run, calls, barrier)
 
     def release(self) -> None:  # noqa: B027
-        """Forgets what `prepare` made."""
+        """Free the memory that `prepare` allocated."""
 
 
 def timed(call: Callable[[], Any], calls: int, barrier: Callable[[], None]) -> float:
-    """The seconds of one of so many calls that follow on a barrier."""
+    """Return the seconds per call, averaged over `calls` calls after a barrier."""
     barrier()
     begin = time.perf_counter()
     for _ in range(calls):

@@ -1,4 +1,4 @@
-"""What the machine allows: its copies, and the shared-memory sketch of limits.cc."""
+"""The machine's limits: copies, and the minimal shared-memory allreduce in limits.cc."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from tf_hvd.bench.workloads import Workload
 
 
 class Copy(Peer):
-    """Each rank copies its input once, all at a time: what no operation on it can undercut."""
+    """A copy of each rank's input, made on all ranks at once: a lower bound for any operation."""
 
     name = "copy"
     is_collective = False
@@ -36,7 +36,7 @@ class Copy(Peer):
 
 
 class Sketch(Peer):
-    """The sum through shared memory, in place, with nothing around it."""
+    """A minimal in-place allreduce through shared memory."""
 
     name = "sketch"
 
@@ -50,9 +50,9 @@ class Sketch(Peer):
 
     def prepare(self, workload: Workload, inputs: list[np.ndarray]) -> str | None:
         if workload.operation != "allreduce":
-            return "it only has allreduce"
+            return "it supports only allreduce"
         if workload.dtype not in ("float32", "float64"):
-            return "it only adds float32 and float64"
+            return "it supports only float32 and float64"
         self._values = [value.copy() for value in inputs]
         self._calls = [self._shared.allreduce(values) for values in self._values]
         return None
@@ -62,7 +62,7 @@ class Sketch(Peer):
             call()
 
     def results(self) -> list[np.ndarray]:
-        """The sums; from now on zeros are added, so that they cannot grow without end."""
+        """Return the sums, and clear the inputs so that further sums cannot grow indefinitely."""
         self.run()
         found = [values.copy() for values in self._values]
         for values in self._values:

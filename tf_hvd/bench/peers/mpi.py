@@ -1,4 +1,4 @@
-"""Raw MPI: the same library that serves tf_hvd, called from the same thread."""
+"""Raw MPI: the library that tf_hvd uses, called from the same thread."""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,24 +33,24 @@ class Mpi(Peer):
         self._outputs: list[np.ndarray] = []
 
     def missing(self) -> str | None:
-        """If no MPI runs, as in a job of one rank, or it allows calls from one thread only."""
+        """Return a reason if MPI is not running (a single-rank job) or allows only one thread."""
         if self._mpi.missing:
             return self._mpi.missing
         several = basics.mpi_threads_supported()
-        return None if several else "this MPI allows calls from tf_hvd's own thread only"
+        return None if several else "this MPI only allows calls from tf_hvd's own thread"
 
     def prepare(self, workload: Workload, inputs: list[np.ndarray]) -> str | None:
         if workload.operation not in _FUNCTIONS:
             return f"MPI's {workload.operation} is not measured"
         if workload.kind.reduces and workload.dtype not in self._mpi.summed:
-            return f"MPI does not add {workload.dtype}"
+            return f"MPI does not support {workload.dtype}"
         if self._in_place and workload.operation != "allreduce":
             return "only allreduce is measured in place"
         dtype = values.numpy_type(workload.dtype)
         shapes = values.output_shapes(workload)
         self._inputs, self._outputs = inputs, [np.zeros(shape, dtype) for shape in shapes]
         if any(each.nbytes > MOST_VALUES for each in (*inputs, *self._outputs)):
-            return "MPI counts up to 2^31 - 1"
+            return "MPI supports at most 2^31 - 1 elements"
         if workload.operation == "broadcast":
             self._outputs = [value.copy() for value in inputs]
         self._calls = [
@@ -77,7 +77,7 @@ class Mpi(Peer):
             call()
 
     def results(self) -> list[np.ndarray]:
-        """What came; in place zeros are added from now on, so that sums cannot grow."""
+        """Return the results; for in-place sums, also clear the inputs so that sums cannot grow."""
         if self._in_place:
             for to, value in zip(self._outputs, self._inputs, strict=True):
                 np.copyto(to, value)

@@ -1,4 +1,4 @@
-"""tf_hvd itself, and the least that a call into TensorFlow costs."""
+"""tf_hvd itself, and the minimum cost of a call into TensorFlow."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from tf_hvd.collectives import collectives, reduce_ops
 
 
 class TensorFlowPeer(Peer):
-    """Calls a function on tensors: eagerly, or in one tf.function."""
+    """A peer that calls a function on tensors, eagerly or in one tf.function."""
 
     def __init__(self) -> None:
         self._call: Callable[[list[Any]], list[Any]] = list
@@ -55,7 +55,7 @@ class Ours(TensorFlowPeer):
 
 
 class Identity(TensorFlowPeer):
-    """tf.identity, below which no op of TensorFlow can be."""
+    """tf.identity: the minimum cost of any TensorFlow op."""
 
     name = "tf.identity"
     is_collective = False

@@ -1,1 +1,1 @@
-"""The commands of `tf_hvd`: what their arguments mean and what they print."""
+"""The commands of `tf_hvd`: their arguments and their output."""

@@ -1,4 +1,4 @@
-"""Numbers on a command line, as argparse reads them."""
+"""Argument types for argparse: numbers of ranks, seconds and other units."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from collections.abc import Callable
 
 
 def whole(what: str, least: int = 0) -> Callable[[str], int]:
-    """Reads whole numbers that are not less; says of another text that it is not `what`."""
+    """Return an argparse type for whole numbers of at least `least`.
+
+    Args:
+        what: the expected value, for the error "X is not ...".
+        least: the smallest valid number.
+    """
 
     def number(text: str) -> int:
         if not (text.isascii() and text.isdigit() and int(text) >= least):

@@ -1,4 +1,4 @@
-"""`tf_hvd bench`: measures collectives in a job, or starts the job first."""
+"""`tf_hvd bench`: measure collectives in the current job, or in a job that it starts."""
 
 from __future__ import annotations
 
@@ -21,21 +21,30 @@ _FAILED = 1
 
 
 def add_command(commands: Any, start_words: Callable[[Sequence[str]], int]) -> None:
-    """`start_words` does what a command line of `tf_hvd` says, and returns the exit code."""
+    """Add the command; `start_words` runs a `tf_hvd` command line and returns its exit code."""
     parser = commands.add_parser(
         "bench",
-        help="measure collectives beside raw MPI and the machine's limits",
-        description="Measures operations on tensors of several sizes, or on the gradients of a "
-        "model, and in turns raw MPI and the machine's limits. Run it in a job, or let it start "
-        "one with -np.",
+        help="compare collectives with raw MPI and the machine's limits",
+        description="Measure collectives on tensors of several sizes or on the gradients of a "
+        "model, alternating with raw MPI and with the limits of the machine. Run the command "
+        "inside a job, or start a job with -np.",
         epilog="example: tf_hvd bench -np 2 --sizes 4,64K,1M --gradients resnet50",
     )
     job = parser.add_argument_group("options for starting a job")
-    job.add_argument("-np", "--num-proc", dest="np", type=rank_count, help="the number of ranks")
-    job.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="as `tf_hvd run` takes them")
-    job.add_argument("--mpi", choices=("openmpi", "mpich", "auto"), default="auto")
-    job.add_argument("--mpi-args", default="", metavar="ARGS")
-    job.add_argument("--verbose", action="store_true", help="print the launcher's command line")
+    job.add_argument("-np", "--num-proc", dest="np", type=rank_count, help="number of ranks")
+    job.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="hosts and ranks on each")
+    job.add_argument(
+        "--mpi",
+        choices=("openmpi", "mpich", "auto"),
+        default="auto",
+        help="MPI implementation (default: auto, the first one found)",
+    )
+    job.add_argument(
+        "--mpi-args", default="", metavar="ARGS", help="extra arguments for the MPI launcher"
+    )
+    job.add_argument(
+        "--verbose", action="store_true", help="print the launcher's command line before starting"
+    )
     job.add_argument(_IN_JOB, action="store_true", help=argparse.SUPPRESS)
     add_options(parser)
     parser.set_defaults(start=_start, parser=parser, start_words=start_words)
@@ -43,6 +52,7 @@ def add_command(commands: Any, start_words: Callable[[Sequence[str]], int]) -> N
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     _add_work(parser)
+    _add_counts(parser)
     _add_report(parser)
 
 
@@ -56,49 +66,75 @@ _count = whole("a number")
 def _repetitions(text: str) -> int:
     number = _count(text)
     if number == 0:
-        raise argparse.ArgumentTypeError("at least one repetition is measured")
+        raise argparse.ArgumentTypeError("0 repetitions measure nothing; give 1 or more")
     return number
 
 
 def _add_work(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--sizes", type=_names, help=f"bytes, with K, M or G; default {_SIZES}")
+    parser.add_argument(
+        "--sizes",
+        type=_names,
+        metavar="SIZE,...",
+        help=f"tensor sizes in bytes, with suffix K, M or G (default: {_SIZES})",
+    )
     parser.add_argument(
         "--operations",
         type=_names,
         default=("allreduce",),
         metavar="NAME,...",
-        help=", ".join(OPERATIONS),
+        help=f"collectives to measure: {', '.join(OPERATIONS)} (default: allreduce)",
     )
     parser.add_argument(
         "--dtypes",
         type=_names,
         default=("float32",),
         metavar="NAME,...",
-        help="float32, float16, bfloat16, float64",
+        help="element types: float32, float16, bfloat16, float64 (default: float32)",
     )
     parser.add_argument(
         "--gradients",
         type=_names,
         default=(),
         metavar="MODEL,...",
-        help="the gradients of resnet50, vgg16 or bert-large, instead of sizes or with them",
+        help="measure collectives on the gradients of these models (resnet50, vgg16, bert-large); "
+        "may be combined with --sizes",
     )
     parser.add_argument(
         "--mode",
         choices=MODES,
         default="",
-        help="calls one by one, in a tf.function, or grouped in one; by default eager for sizes "
-        "and a function for gradients",
+        help="how to call collectives: eagerly, all in one tf.function, or as one grouped call "
+        "(default: eager for --sizes, function for --gradients)",
     )
-    parser.add_argument("--peers", type=_names, metavar="NAME,...", help="by default all")
-    parser.add_argument("--repetitions", type=_repetitions, default=30, metavar="N")
-    parser.add_argument("--warmup", type=_count, default=3, metavar="N")
+    parser.add_argument(
+        "--peers",
+        type=_names,
+        metavar="NAME,...",
+        help="libraries and machine limits to compare with (default: all available ones)",
+    )
+
+
+def _add_counts(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--repetitions",
+        type=_repetitions,
+        default=30,
+        metavar="N",
+        help="number of measured repetitions (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--warmup",
+        type=_count,
+        default=3,
+        metavar="N",
+        help="number of warm-up repetitions, which are not measured (default: %(default)s)",
+    )
     parser.add_argument(
         "--calls",
         type=_count,
         default=0,
         metavar="N",
-        help="calls in a repetition; by default 20 up to 64K and 1 above",
+        help="number of calls per repetition (default: 20 for sizes up to 64K, 1 for larger sizes)",
     )
 
 
@@ -107,10 +143,13 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
         "--training",
         choices=TRAININGS,
         default="",
-        help="time a training step with and without the reduction of its gradients",
+        help="time the training step of a small convolutional network with and without gradient "
+        "reduction: keras uses train_on_batch, tape a custom loop",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("--plot", default="", metavar="FILE", help="draw to a .png or .svg file")
+    parser.add_argument(
+        "--plot", default="", metavar="FILE", help="also save a plot as a .png or .svg file"
+    )
 
 
 def _start(options: argparse.Namespace) -> int:
@@ -122,7 +161,7 @@ def _start(options: argparse.Namespace) -> int:
     if options.np is not None and not options.in_job:
         return _start_job(options)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    # Only now: TensorFlow takes seconds to load, and the other commands do without.
+    # Imported here because TensorFlow takes seconds to load and other commands do not need it.
     from tf_hvd.bench import program
     from tf_hvd.bench.errors import BenchError
     from tf_hvd.bench.job import RunningJob
@@ -136,10 +175,10 @@ def _start(options: argparse.Namespace) -> int:
 
 
 def settings_of(options: argparse.Namespace, command: str) -> Settings:
-    """The settings by parsed options.
+    """Return the benchmark's settings for the parsed options.
 
     Raises:
-      ValueError: there is no such thing, or it cannot be reported so.
+      ValueError: an option has an unknown value, or two options cannot be combined.
     """
     sizes = options.sizes
     if sizes is None:

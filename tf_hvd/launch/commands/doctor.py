@@ -1,8 +1,8 @@
-"""`tf_hvd doctor`: what this machine has for a job and what is wrong with it; or with a job.
+"""`tf_hvd doctor`: check this machine's installation, or explain why a job failed.
 
-Of a job it reads what the flight recorders have left (tf_hvd/observe/failure.py). Of the machine:
-nothing is started here: MPI is opened, not initialised, and TensorFlow, MPI and CUDA are asked in
-a process of its own (tf_hvd/launch/commands/doctor_facts.py), which is ended after a while.
+The explanation of a job is based on the ranks' flight recordings (tf_hvd/observe/failure.py). The
+check of the machine starts no job: MPI is loaded but not initialised. A separate process with a
+time limit checks TensorFlow, MPI and CUDA (tf_hvd/launch/commands/doctor_facts.py).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tf_hvd.launch.errors import UsageError
 from tf_hvd.launch.job import shared_memory
 from tf_hvd.launch.job.asked import count_cores
 from tf_hvd.launch.job.environment import Facts, rank_environment, without_launcher
-from tf_hvd.launch.job.launchers import ALONE, Launcher, find_launcher, user_home, version_of
+from tf_hvd.launch.job.launchers import NO_MPI, Launcher, find_launcher, user_home, version_of
 from tf_hvd.launch.job.session import new_folder
 
 _STOPS_A_JOB = 1
@@ -54,18 +54,19 @@ _STYLES = {OK: "", NOTE: "yellow", PROBLEM: "bold red"}
 def add_command(commands: Any) -> None:
     parser = commands.add_parser(
         "doctor",
-        help="check whether this machine can run a job, or what went wrong in one",
-        description="Says which TensorFlow, MPI, GPUs, NCCL and settings a job on this machine "
-        "would have, and how to fix what is wrong. Exit code 1 if something stops a job. With "
-        "DUMP: says what went wrong in a job, from its ranks' last collectives.",
-        epilog="examples: tf_hvd doctor --json > report.json; tf_hvd doctor dumps",
+        help="check this machine's installation, or explain why a job failed",
+        description="Show which TensorFlow, MPI, GPUs, NCCL and settings a job on this machine "
+        "would use, and how to fix problems. The exit code is 1 if a job could not start. With "
+        "DUMP, explain why a job failed, based on its ranks' last collectives.",
+        epilog="examples: `tf_hvd doctor` checks this machine, `tf_hvd doctor --json` prints the "
+        "report as JSON, and `tf_hvd doctor dumps` explains the recordings in the folder dumps",
     )
     parser.add_argument(
         "dump",
         nargs="?",
         type=Path,
         metavar="DUMP",
-        help="a folder with recordings, from TF_HVD_DUMP_DIR or `tf_hvd dump`",
+        help="folder of recordings, as printed by `tf_hvd dump` or set in TF_HVD_DUMP_DIR",
     )
     parser.add_argument("--json", action="store_true", help="print JSON, for a bug report")
     parser.add_argument(
@@ -73,7 +74,7 @@ def add_command(commands: Any) -> None:
         type=whole("a positive number of seconds", 1),
         default=_LIMIT,
         metavar="SECONDS",
-        help=f"how long TensorFlow, MPI and CUDA may take to answer (default {_LIMIT})",
+        help=f"time limit for the checks of TensorFlow, MPI and CUDA (default: {_LIMIT} seconds)",
     )
     parser.set_defaults(start=_start, parser=parser)
 
@@ -92,7 +93,7 @@ def _start(options: argparse.Namespace) -> int:
 
 
 class _Console(Console):
-    """Whose reader may have seen enough, as `head` has: main() knows what to do then."""
+    """A console that lets main() handle a closed output pipe, for example after `head`."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
@@ -145,7 +146,7 @@ def _installed(names: Sequence[str]) -> dict[str, str]:
 
 
 def _no_folder() -> str:
-    """Why a job has no folder for its temporary files; empty if it has one."""
+    """Return the reason why no temporary folder can be created, or "" if one can."""
     try:
         new_folder().rmdir()
     except UsageError as error:
@@ -163,9 +164,9 @@ def _launcher(environ: Mapping[str, str]) -> tuple[Launcher | None, str]:
 def _ask(
     launcher: Launcher | None, environ: Mapping[str, str], cores: int, limit: float
 ) -> tuple[dict[str, Any], str]:
-    """The facts, and how the process ended that found them, unless it ended well."""
-    ranks = rank_environment(environ, launcher or ALONE, Facts(home=user_home()))
-    # Files: who waits for the end of a pipe waits for a process that cannot be killed.
+    """Collect the facts in a separate process; return the facts and its error ("" for none)."""
+    ranks = rank_environment(environ, launcher or NO_MPI, Facts(home=user_home()))
+    # Use files: a pipe would stay open if the process cannot be killed.
     with tempfile.TemporaryFile() as answers, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("doctor_facts.py")), str(cores)],
@@ -185,7 +186,7 @@ def _ask(
             raise
         facts: dict[str, Any] = {}
         for line in _lines(answers):
-            with contextlib.suppress(ValueError):  # one that was cut off
+            with contextlib.suppress(ValueError):  # an incomplete line
                 fact = json.loads(line)
                 facts[fact["name"]] = fact["value"]
         if ended:
@@ -203,7 +204,7 @@ def _end_of(code: int) -> str:
 def _kill(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)
-    with contextlib.suppress(subprocess.TimeoutExpired):  # in a driver that does not return
+    with contextlib.suppress(subprocess.TimeoutExpired):  # the process hangs in a driver
         process.wait(_KILLED)
 
 

@@ -1,8 +1,8 @@
-"""What `tf_hvd doctor` asks in a process of its own, which may die of an answer.
+"""The checks that `tf_hvd doctor` runs in a separate process, because a check may crash.
 
-Run as a script; not imported. Prints a line of JSON for each fact, `{"name": ..., "value": ...}`:
-before each question, which may crash or never be answered, what it is (`asking`). The libraries'
-own words go to the standard error.
+This file is run as a script and never imported. It prints one line of JSON for each fact,
+`{"name": ..., "value": ...}`. A check may also hang, so the script first prints the check's name
+as the fact `asking`. The output of libraries goes to standard error.
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ def _shared_bytes(ranks: int) -> Any:
 
 
 def _first_cores() -> Any:
-    """The first two cores, as launchers count them, and the latency between them in us."""
+    """Return the cores of a job's first two ranks and the latency between them in microseconds.
+
+    Returns None if all usable CPUs belong to one core or the latency is unknown.
+    """
     cores = sorted(os.sched_getaffinity(0))
     siblings = import_module("tf_hvd.launch.machine.proc").siblings
     others = [core for core in cores[1:] if siblings(core) != siblings(cores[0])]
@@ -75,7 +78,7 @@ def _answer(facts: TextIO, name: str, question: Callable[[], Any]) -> bool:
     tell("asking", name)
     try:
         value = question()
-    except Exception as error:  # whatever is wrong with an installation is an answer
+    except Exception as error:  # any fault in an installation is a result
         tell(f"{name} failed", f"{type(error).__name__}: {error}")
         return False
     tell(name, value)
@@ -83,7 +86,11 @@ def _answer(facts: TextIO, name: str, question: Callable[[], Any]) -> bool:
 
 
 def main(cores: int) -> None:
-    """Asks one after the other, what may hang last; the first two are needed for the others."""
+    """Run all checks. Later checks need the first two; checks that may hang come last.
+
+    Args:
+        cores: number of physical cores that a job may use.
+    """
     facts = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     if not _answer(facts, "tensorflow", lambda: import_module("tensorflow").__version__):
@@ -100,12 +107,12 @@ def main(cores: int) -> None:
 
 
 if __name__ == "__main__":
-    # This folder's modules are not for everybody; whoever started this found the package.
+    # Make the package importable, but not this folder's modules by their short names.
     here = Path(__file__).resolve().parent
     sys.path = [path for path in sys.path if Path(path).resolve() != here]
     if str(here.parents[2]) not in sys.path:
         sys.path.append(str(here.parents[2]))
     main(int(sys.argv[1]))
-    # MPI's libraries and drivers may not end well.
+    # MPI's libraries and drivers may crash or hang at exit.
     sys.stdout.flush()
     os._exit(0)

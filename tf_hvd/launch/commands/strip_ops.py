@@ -1,4 +1,4 @@
-"""`tf_hvd strip-ops`: graphs and SavedModels that load where tf_hvd is not installed."""
+"""`tf_hvd strip-ops`: make graphs and SavedModels loadable where tf_hvd is not installed."""
 
 from __future__ import annotations
 
@@ -20,53 +20,55 @@ _FOUND, _FAILED = 1, 2
 def add_command(commands: Any) -> None:
     parser = commands.add_parser(
         "strip-ops",
-        help="make a saved graph or model load where tf_hvd is not installed",
-        description="Replaces the ops of tf_hvd (and of Horovod) in a saved graph by what they "
-        "compute in one process. Paths are whatever tf.io.gfile opens.",
+        help="make a saved graph or model loadable without tf_hvd",
+        description="Replace tf_hvd's and Horovod's ops in a saved graph with TensorFlow ops that "
+        "compute the same values in one process. PATH can be any path that tf.io.gfile opens.",
         epilog="example: tf_hvd strip-ops model.ckpt-1000.meta --output inference.meta",
     )
     parser.add_argument(
         "path",
         nargs="?",
         metavar="PATH",
-        help="a GraphDef (.pb, .pbtxt), a checkpoint's .meta, a SavedModel folder, or a file of "
-        "Keras (.keras, .h5), which has nothing to strip",
+        help="GraphDef (.pb, .pbtxt), checkpoint .meta file, SavedModel folder, or Keras file "
+        "(.keras, .h5; contains no ops to strip)",
     )
-    parser.add_argument("--input", metavar="PATH", help="the same")
+    parser.add_argument("--input", metavar="PATH", help="alternative to PATH")
     parser.add_argument(
         "--output",
         metavar="PATH",
-        help="where to write; must not exist (default: beside the input, as NAME-stripped, if "
-        "there is something to strip)",
+        help="output path, which must not exist (default: NAME-stripped in the input's folder; "
+        "written only if the input contains ops to strip)",
     )
     parser.add_argument(
         "--outputs",
         default="",
         metavar="NAME,...",
-        help="nodes to keep, with what they need; by default all",
+        help="keep only these nodes and the nodes that they depend on (default: keep all)",
     )
     parser.add_argument(
         "--assume-single-process",
         action="store_true",
-        help="take the values of one process where outputs depend on other processes",
+        help="strip a graph even if its outputs depend on other ranks (default: refuse). The "
+        "outputs may then differ from those in training.",
     )
     parser.add_argument(
         "--check",
         action="store_true",
-        help="list the ops and where they are; exit code 1 if there are any, 0 if not",
+        help="only list the ops, or the tf_hvd classes in a Keras file; the exit code is 1 if any "
+        "are found, else 0",
     )
     parser.set_defaults(start=_start, parser=parser)
 
 
 def _start(options: argparse.Namespace) -> int:
     if options.check and options.output is not None:
-        raise UsageError("pass --output PATH to write, or --check to look, one of them")
+        raise UsageError("--check writes nothing: pass either --check or --output PATH")
     if (options.path is None) == (options.input is None):
-        raise UsageError("name one graph or model: tf_hvd strip-ops PATH")
-    # Nothing is computed: TensorFlow need not say how it would.
+        raise UsageError("expected exactly one graph or model; run: tf_hvd strip-ops PATH")
+    # Nothing is computed, so TensorFlow's messages about the CPU do not matter.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-    # Only now: TensorFlow takes seconds to load, and the other commands do without.
+    # Imported here because TensorFlow takes seconds to load and other commands do not need it.
     from tf_hvd.strip.errors import StripError
 
     try:
@@ -75,7 +77,7 @@ def _start(options: argparse.Namespace) -> int:
     except StripError as error:
         raise UsageError(str(error)) from None
     except Exception:
-        # A fault of ours. Python's own exit code for it is 1, which says that ops were found.
+        # A bug in tf_hvd. Python would exit with code 1, which means that ops were found.
         traceback.print_exc()
         return _FAILED
 
@@ -89,7 +91,8 @@ def _check(path: str) -> int:
     if report.found:
         print(f"{_counted(report)} in {printable(path)}; {_looked_at(report)}")
         return _FOUND
-    return _has_none(path, report)
+    _tell_none(path, report)
+    return _FOUND if report.classes else 0
 
 
 def _strip(path: str, options: argparse.Namespace) -> int:
@@ -102,15 +105,21 @@ def _strip(path: str, options: argparse.Namespace) -> int:
     output = output if copies else beside(path)
     report = strip_path(path, output, request, progress=True, copies=copies)
     if not (report.found or outputs or copies):
-        return _has_none(path, report)
+        _tell_none(path, report)
+        return 0
     what = f"stripped {_counted(report)}" if report.found else "no ops of tf_hvd found, copied"
     print(f"{what}: {printable(f'{path} -> {output}')}; {_looked_at(report)}")
     return 0
 
 
-def _has_none(path: str, report: Report) -> int:
-    print(f"no ops of tf_hvd in {printable(path)}: it loads without tf_hvd; {_looked_at(report)}")
-    return 0
+def _tell_none(path: str, report: Report) -> None:
+    loads = "it loads without tf_hvd"
+    if report.classes:
+        loads = (
+            f"but it uses {', '.join(report.classes)}, so it loads only where tf_hvd is imported; "
+            "elsewhere, load it with compile=False"
+        )
+    print(f"no ops of tf_hvd in {printable(path)}: {loads}; {_looked_at(report)}")
 
 
 def _counted(report: Report) -> str:
@@ -120,5 +129,5 @@ def _counted(report: Report) -> str:
 
 def _looked_at(report: Report) -> str:
     if report.of_keras:
-        return "Keras' own formats hold no graph"
-    return f"{report.nodes} nodes and {report.functions} functions looked at"
+        return "Keras' own formats contain no graph"
+    return f"checked {report.nodes} nodes and {report.functions} functions"

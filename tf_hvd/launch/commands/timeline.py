@@ -1,4 +1,4 @@
-"""`tf_hvd timeline`: where the time of each step went, from the timelines of a job's ranks."""
+"""`tf_hvd timeline`: show how each step's time was spent, from the timelines of all ranks."""
 
 from __future__ import annotations
 
@@ -22,40 +22,42 @@ _OF_A_RANK = re.compile(r"(\.rank-\d+)?(\.before)?$")
 def add_command(commands: Any) -> None:
     parser = commands.add_parser(
         "timeline",
-        help="say where the time of each step went",
-        description="Reads what `tf_hvd run --timeline FILE` has written, and says how much of a "
-        "step is computation, how much transfer that nothing hides, and who was waited for.",
+        help="show how each training step's time was spent",
+        description="Read the files written by `tf_hvd run --timeline FILE` and show how much of "
+        "each step is computation, non-overlapped transfer, and waiting for other ranks.",
         epilog="example: tf_hvd timeline trace.json",
     )
     parser.add_argument(
         "files",
         nargs="+",
         metavar="FILE",
-        help="the timelines; with one alone, those of the other ranks beside it are read as well",
+        help="timelines; if you give only one, the other ranks' files in its folder are read too",
     )
     parser.add_argument(
-        "--json", action="store_true", help="print all of it as JSON, with each step"
+        "--json", action="store_true", help="print the report as JSON, including each step"
     )
     parser.add_argument(
         "--html",
         type=Path,
         metavar="OUT",
-        help="write a page with pictures to OUT as well: one file, which needs no network",
+        help="also write an HTML page with plots to OUT; the single file works offline",
     )
     parser.set_defaults(start=_start, parser=parser)
 
 
-def beside(path: Path) -> list[Path]:
-    """The files of a job's ranks: of `trace.json`, `trace.rank-1.json` and so on, and before them.
+def rank_files(path: Path) -> list[Path]:
+    """Return the paths of all ranks' timelines, such as `trace.json` and `trace.rank-1.json`.
+
+    A timeline that was continued in a new file has two paths, the `.before` file first.
 
     Args:
-      path: of any of them.
+      path: the path of any of these files.
     """
     stem = _OF_A_RANK.sub("", path.stem)
     first = path.with_name(stem + path.suffix)
     ranks = first.parent.glob(f"{glob.escape(stem)}.rank-*{glob.escape(path.suffix)}")
     rest = [each for each in ranks if _OF_A_RANK.sub("", each.stem) == stem]
-    # Of a `.before`, the file that comes after it.
+    # Map each `.before` file to its successor.
     whole = {
         each.with_name(each.stem.removesuffix(".before") + each.suffix)
         for each in [path, first, *rest]
@@ -69,22 +71,25 @@ def _before(path: Path) -> Path:
 
 
 def read_all(names: Sequence[str]) -> list[trace_reader.Trace]:
-    """The timelines in files, by rank.
+    """Read the timelines of a job and return them sorted by rank.
+
+    Args:
+      names: paths of the files; for a single path, all ranks' files in its folder are read.
 
     Raises:
-      UsageError: one is none; two are of one rank, or of different jobs.
-      OSError: one cannot be read.
+      UsageError: a file is not a timeline, or two files are from one rank or from different jobs.
+      OSError: a file cannot be read.
     """
     paths = [Path(name) for name in names]
     named = str(paths[0])
-    alone = len(paths) == 1
-    if alone:
-        paths = beside(paths[0])
+    single = len(paths) == 1
+    if single:
+        paths = rank_files(paths[0])
     try:
         read = [trace for path in paths for trace in trace_reader.read(path)]
     except trace_reader.TraceError as error:
         raise UsageError(str(error)) from error
-    # Of many files beside each other some may be left from another job.
+    # Other files in the folder may be left from another job.
     befores = {str(_before(path)) for path in paths}
     read.sort(key=lambda trace: (trace.file != named, trace.file in befores))
     its = step_times.calls_of(read[0])
@@ -92,9 +97,11 @@ def read_all(names: Sequence[str]) -> list[trace_reader.Trace]:
     for trace in read:
         same_process = found.get(trace.rank, trace).is_of_process(trace)
         if not (same_process and step_times.of_one_job(read[0], its, trace)):
-            if not alone:
-                raise UsageError(f"{read[0].file} and {trace.file} are not of the same job")
-            print(f"left out: {trace.file} is of another job than {named}", file=sys.stderr)
+            if not single:
+                both = f"{read[0].file} and {trace.file}"
+                raise UsageError(f"{both} are not from the same job; pass the files of one job")
+            text = f"skipped {trace.file}: it and {named} are from different jobs"
+            print(text, file=sys.stderr)
         elif trace.rank not in found:
             found[trace.rank] = trace
         else:
@@ -102,19 +109,20 @@ def read_all(names: Sequence[str]) -> list[trace_reader.Trace]:
     for trace in found.values():
         if step_times.is_mixed(trace):
             raise UsageError(
-                f"{trace.file} has calls that are not of one job, such as two with the same "
-                "number: if two jobs wrote it, give each a file of its own"
+                f"{trace.file} has calls of more than one job; give each job its own timeline file"
             )
     return [found[rank] for rank in sorted(found)]
 
 
 def _continue(found: dict[int, trace_reader.Trace], trace: trace_reader.Trace) -> None:
-    """With a rank's second file, which may be the one before the first."""
+    """Join a rank's two files in time order; the `.before` file comes first."""
     other = found[trace.rank]
     if Path(trace.file) == _before(Path(other.file)):
         found[trace.rank], other, trace = trace, trace, other
     elif Path(other.file) != _before(Path(trace.file)):
-        raise UsageError(f"{other.file} and {trace.file} are both of rank {trace.rank}")
+        raise UsageError(
+            f"{other.file} and {trace.file} are both from rank {trace.rank}; pass only one of them"
+        )
     other.continue_with(trace)
 
 
@@ -137,7 +145,7 @@ def _write_page(
     options: argparse.Namespace, traces: Sequence[trace_reader.Trace], report: step_report.Report
 ) -> None:
     if options.html.resolve() in {Path(trace.file).resolve() for trace in traces}:
-        raise UsageError(f"--html {options.html} would replace one of the timelines")
+        raise UsageError(f"--html {options.html} would replace a timeline; pass another path")
     page = report_page.page(report, Path(options.files[0]).name)
     with files.writing(options.html) as file:
         file.write(page.encode(errors="replace"))

@@ -1,1 +1,1 @@
-"""Elastic jobs: starts one after the other, on hosts that come and go."""
+"""Elastic jobs: successive starts of a job, on a changing set of hosts."""

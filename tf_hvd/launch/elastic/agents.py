@@ -1,6 +1,6 @@
-"""The agents of an elastic job's hosts (agent.py), seen from `tf_hvd run`.
+"""The part of `tf_hvd run` that controls the agents (agent.py) on an elastic job's hosts.
 
-That of this machine is a part of `tf_hvd run` itself: it answers, and never ends before it.
+This machine's agent is a part of `tf_hvd run`, so it always answers and never ends early.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from tf_hvd.launch.machine.commits import Commits
 
 
 class Agents:
-    """Those of all hosts that a job has had.
+    """The agents of all hosts that a job has used.
 
     Args:
-        reach: makes of a host's name and a command what runs it there.
-        is_here: whether a name is this machine's.
+        job: the job's name.
+        commits: the commits stored by this process.
+        reach: takes a host's name and a command; returns the local command that runs it there.
+        is_here: takes a host's name; returns whether it refers to this machine.
+        python: path of the Python that runs an agent.
     """
 
     def __init__(
@@ -30,12 +33,12 @@ class Agents:
     ) -> None:
         self._job, self._commits, self._python = job, commits, python
         self._reach, self._is_here = reach, is_here
-        self._links: dict[str, FarAgent] = {}  # by host, without this machine
-        self._round, self._notice = 0, 0  # the start that runs, and what its ranks were told
-        self._revived: set[str] = set()  # those started again, which have not answered yet
+        self._links: dict[str, FarAgent] = {}  # by host, excluding this machine
+        self._round, self._notice = 0, 0  # the current start, and the notice to its ranks
+        self._revived: set[str] = set()  # hosts with a restarted agent that has not answered yet
 
     def start(self, names: Sequence[str]) -> list[str]:
-        """Starts those that are not there; returns the hosts whose agent cannot be."""
+        """Start missing agents and return the hosts without a working agent."""
         for name in names:
             if not self._start(name) and name in self._links:
                 self._links[name].ask()
@@ -43,13 +46,16 @@ class Agents:
         return [name for name, link in links.items() if not link.is_ready()]
 
     def look_for(self, names: Sequence[str]) -> dict[str, bool | None]:
-        """The same without waiting: by host whether its agent answers; None: not known yet."""
+        """Start missing agents without waiting; return whether each host's agent answers.
+
+        A host's value is None until its agent has answered or failed.
+        """
         for name in names:
             self._start(name)
         return {name: link.answer() if (link := self._links.get(name)) else True for name in names}
 
     def revive(self, names: Iterable[str]) -> None:
-        """Starts those again that have ended; ranks that still run give them what they had."""
+        """Restart agents that have ended. Running ranks send their data to the new agents."""
         for name in self._links.keys() & set(names):
             link = self._links[name]
             if link.ended and link.is_old():
@@ -61,17 +67,17 @@ class Agents:
                 link.notify(self._notice)
 
     def of(self, name: str) -> FarAgent | None:
-        """That of a host, if it runs; None also of this machine."""
+        """Return a host's agent; None if the agent is not running or the host is this machine."""
         link = self._links.get(name)
         return link if link and not link.ended else None
 
     def keep(self, names: Iterable[str]) -> None:
-        """Ends those of all other hosts."""
+        """End the agents of all hosts that are not in `names`."""
         for name in self._links.keys() - set(names):
             self._links.pop(name).close()
 
     def begin(self, names: Sequence[str], number: int) -> None:
-        """A start of the job on these hosts begins."""
+        """Announce a start of the job to the agents on these hosts."""
         self._round, self._notice = number, 0
         self._revived.clear()
         self._commits.begin(number)
@@ -85,12 +91,12 @@ class Agents:
             link.notify(says)
 
     def lost(self, names: Sequence[str]) -> list[str]:
-        """Of these hosts, those whose agent has ended: with its machine, or the way to it."""
+        """Return the hosts in `names` that lost their agent to a machine or network failure."""
         gone = {name for name, link in self._links.items() if link.ended} | self._revived
         return [name for name in names if name in gone]
 
     def processes(self) -> set[int]:
-        """The processes here that are ways to them."""
+        """Return the ids of the local processes that connect to the agents."""
         return {link.process.pid for link in self._links.values()}
 
     def close(self) -> None:
@@ -98,7 +104,7 @@ class Agents:
             link.close()
 
     def _start(self, name: str) -> bool:
-        """Starts that of a host, if there is none, or it has ended; whether it did."""
+        """Start the agent on a host unless it is already running; return whether it was started."""
         link = self._links.get(name)
         if self._is_here(name) or (link and not link.ended):
             return False

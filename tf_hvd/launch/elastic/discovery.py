@@ -1,4 +1,4 @@
-"""Where an elastic job gets its hosts: the user, a scheduler, or a script that is asked again."""
+"""The hosts of an elastic job, as listed by the user, a scheduler or a discovery script."""
 
 from __future__ import annotations
 
@@ -23,28 +23,30 @@ from tf_hvd.launch.job.hosts import FEWER_RANKS, Host, all_local, check_slots
 from tf_hvd.launch.job.job_watch import say
 
 SLURM_JOB = "SLURM_JOB_ID"
-"""By this variable one knows that it is Slurm's."""
-_POLL = 1.0  # seconds between two looks for hosts, as Horovod's
-_SCRIPT = 60.0  # seconds that a discovery script may take
-_MOST = 1 << 16  # bytes that it may print
-_ASK = '"$0"; echo "exit $?"'  # the exit code of a child may be taken by who waits for another one
+"""The environment variable that identifies a Slurm job."""
+_POLL = 1.0  # seconds between two runs of the script, as in Horovod
+_SCRIPT = 60.0  # time limit of a discovery script, in seconds
+_MOST = 1 << 16  # maximum size of the script's output, in bytes
+# Prints the exit code, because another thread may collect the process by waiting for any child.
+_ASK = '"$0"; echo "exit $?"'
 
 
 class Discovery:
-    """Looks for hosts again and again, by a thread of its own.
+    """A thread that runs a discovery script every second.
 
     Args:
-        script: prints them.
-        slots: of a host of which it does not say.
+        script: path of a program that prints the hosts.
+        slots: slots of hosts that the script prints without a number; None if each host must have
+            a number.
 
     Raises:
-        UsageError: the script cannot be run, fails, or prints something else than hosts.
+        UsageError: the script cannot be run, fails, or prints text that is not a list of hosts.
     """
 
     def __init__(self, script: str, slots: int | None) -> None:
         self._script, self._slots = os.path.abspath(script), slots
         self.scripts: set[int] = set()
-        """The processes that are being asked: by this object's thread, and by who calls `look`."""
+        """Process ids of the running scripts, started by this object's thread or by `look`."""
         self._found = self._ask()
         self._told = ""
         with signals.deaf():
@@ -58,12 +60,14 @@ class Discovery:
         try:
             printed = self._printed()
         except subprocess.TimeoutExpired as error:
-            raise UsageError(f"{asked} did not end within {_SCRIPT:g} s") from error
+            raise UsageError(
+                f"{asked} did not end within {_SCRIPT:g} s; make it print the hosts faster"
+            ) from error
         except OSError as error:
             raise UsageError(f"{asked}: {error}") from error
         if len(printed) > _MOST:
             raise UsageError(
-                f"{asked} printed more than {_MOST >> 10} KiB, and was ended; print one line "
+                f"{asked} was ended because it printed more than {_MOST >> 10} KiB; print one line "
                 "HOST:SLOTS for each host"
             )
         lines, _, code = printed.rpartition(b"exit ")
@@ -72,20 +76,20 @@ class Discovery:
         except UnicodeDecodeError as error:
             line = printed[: error.start].count(b"\n") + 1
             raise UsageError(
-                f"{asked} printed bytes that are no UTF-8 text, in line {line}: "
+                f"{asked} printed bytes that are not UTF-8, in line {line}: "
                 f"{lines[error.start : error.start + 20]!r}"
             ) from error
         if code.strip() != b"0":
             ended = code.decode(errors="replace").strip()
-            raise UsageError(f"{asked} ended with exit code {ended}")
+            raise UsageError(f"{asked} ended with exit code {ended}; run it yourself to see why")
         return parse_discovered(text, self._slots)
 
     def _printed(self) -> bytes:
-        """What the script prints; a byte more than `_MOST` where it is more than that.
+        """Run the script and return its output, cut after `_MOST` + 1 bytes.
 
         Raises:
-            OSError: it cannot be run.
-            subprocess.TimeoutExpired: it takes too long, and is ended, with what it has started.
+            OSError: the script cannot be run.
+            subprocess.TimeoutExpired: the script took too long and was killed with its children.
         """
         asked = subprocess.Popen(
             ["/bin/sh", "-c", _ASK, self._script],
@@ -108,21 +112,21 @@ class Discovery:
                     asked.wait(max(0.1, until - time.monotonic()))
                     ended = True
             return printed
-        finally:  # also where a signal ends the job
+        finally:  # also if a signal ends the job
             if not ended:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(asked.pid, signal.SIGKILL)
-            asked.communicate()  # until all that it has started has ended
+            asked.communicate()  # waits until all its children have ended
             self.scripts.discard(asked.pid)
 
     def look(self) -> None:
-        """Asks the script now: what has ended a start may have changed the hosts."""
+        """Run the script now and update the hosts; on an error, keep the previous hosts."""
         try:
             self._found = self._ask()
             self._told = ""
-        except UsageError as error:  # what was there is taken to be there still
+        except UsageError as error:  # keep the previous hosts
             if str(error) != self._told:
-                say(f"tf_hvd run: {error}; asked again")
+                say(f"tf_hvd run: {error}; the script will be run again")
             self._told = str(error)
 
     def _run(self) -> None:
@@ -134,24 +138,25 @@ class Discovery:
 def fixed_hosts(
     options: argparse.Namespace, environ: Mapping[str, str], ranks: int
 ) -> tuple[Host, ...]:
-    """The hosts that a job without a script has; empty: this machine alone, which needs no name.
+    """Return the hosts of a job without a discovery script; empty to use only this machine.
 
     Raises:
-        UsageError: they cannot be read, are too few, or are not to be reached.
+        UsageError: the hosts cannot be parsed, have too few slots, or need a launcher that elastic
+            jobs do not support.
     """
     if options.hosts or options.hostfile:
         given = given_hosts(options)
         check_slots(given, ranks, FEWER_RANKS)
         return given
-    # A rank that starts a job starts it beside itself.
+    # A job started by a rank runs on that rank's machine.
     found = None if is_rank(environ) else allocation(environ)
     if found is None or all_local(found.hosts, socket.gethostname()):
         return ()
     if SLURM_JOB not in environ:
         hosts = ",".join(map(str, found.hosts))
         raise UsageError(
-            f"an elastic job does not take the hosts of {found.scheduler} by itself: give "
-            f"-H {hosts}, if ssh reaches them"
+            f"an elastic job does not use the hosts of {found.scheduler} automatically: if ssh "
+            f"reaches them, add -H {hosts}"
         )
     check_slots(found.hosts, ranks, f"{found.cure}, or list hosts with -H")
     return found.hosts

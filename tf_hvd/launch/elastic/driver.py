@@ -1,6 +1,6 @@
-"""`tf_hvd run --min-np`: starts a job again when ranks have ended, and when hosts come or go.
+"""`tf_hvd run --min-np`: restart a job when ranks fail and when hosts are added or removed.
 
-What the ranks have committed is kept by the agents of the hosts, this process for its own machine.
+The agents on the hosts store the ranks' commits. This process is this machine's agent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tf_hvd.launch.job.asked import ssh_arguments
 from tf_hvd.launch.job.environment import is_rank, without_launcher
 from tf_hvd.launch.job.far_agent import FarAgent
 from tf_hvd.launch.job.hosts import Host, all_local, is_address, is_same
-from tf_hvd.launch.job.job_watch import Beside, say
+from tf_hvd.launch.job.job_watch import Observer, say
 from tf_hvd.launch.job.launchers import find_launcher
 from tf_hvd.launch.job.remote_commands import Reach, by_srun, by_ssh, ssh_command
 from tf_hvd.launch.job.run import End
@@ -33,14 +33,14 @@ from tf_hvd.launch.machine import proc
 from tf_hvd.launch.machine.commits import Commits, Parts
 
 _LOOK = 0.25
-# So many starts in a row that have not come to a commit of their own end the job.
-_IN_VAIN = 3
+# The job ends after this number of consecutive starts without a new commit.
+_MOST_FRUITLESS = 3
 _FAILED = 1
 _GONE = (
-    "tf_hvd run: its commits were only in memory, and are lost; set TF_HVD_COMMIT_DIR=FOLDER to "
-    "keep the last one on disk, so that the same command can go on from it"
+    "tf_hvd run: the job's commits were only in memory, and are lost; set TF_HVD_COMMIT_DIR=FOLDER "
+    "to keep the last commit on disk, so that the same command can resume the next job"
 )
-_ELASTIC_ALONE = {
+_ELASTIC_ONLY = {
     "max_np": "max-np",
     "reset_limit": "reset-limit",
     "slots_per_host": "slots-per-host",
@@ -49,38 +49,46 @@ _ELASTIC_ALONE = {
 
 
 def is_asked_for(options: argparse.Namespace) -> bool:
-    """Whether the options ask for an elastic job.
+    """Return whether the options ask for an elastic job.
 
     Raises:
-        UsageError: they do not go together.
+        UsageError: the options contradict each other.
     """
     if options.min_np is None and options.host_discovery_script is None:
-        for name, flag in _ELASTIC_ALONE.items():
+        for name, flag in _ELASTIC_ONLY.items():
             if getattr(options, name) is not None:
-                raise UsageError(f"--{flag} is for elastic jobs: give --min-np too")
+                raise UsageError(f"--{flag} is only for elastic jobs: add --min-np")
         return False
     first, smallest, largest = _ranks_at_first(options), options.min_np or 1, options.max_np
     if first < smallest:
-        raise UsageError(f"-np {first} is less than --min-np {smallest}")
+        raise UsageError(f"-np {first} is less than --min-np {smallest}; raise -np")
     if largest is not None and largest < first:
-        raise UsageError(f"--max-np {largest} is less than the {first} ranks to begin with")
+        raise UsageError(
+            f"--max-np {largest} is less than the initial {first} ranks; raise --max-np"
+        )
     least, most = options.cooldown or (1, 1)
     if not 1 <= least <= most <= 3600:
         raise UsageError(
-            f"--blacklist-cooldown-range {least:g} {most:g}: give seconds from 1 to 3600, the "
-            "smaller number first"
+            f"--blacklist-cooldown-range {least:g} {most:g} is invalid: give two numbers of "
+            "seconds from 1 to 3600, the smaller one first"
         )
     if options.host_discovery_script and (options.hosts or options.hostfile):
-        raise UsageError("--host-discovery-script finds the hosts: leave -H and --hostfile out")
+        raise UsageError(
+            "--host-discovery-script cannot be combined with -H or --hostfile: remove one option"
+        )
     return True
 
 
 class Driver:
-    """One elastic job. Looks on while a start of it runs (`Beside`): whether hosts come or go.
+    """One elastic job. As an `Observer`, it watches the hosts during each start of the job.
 
     Args:
-        start: makes a start on hosts, that somebody looks on at besides.
-        discovery: finds its hosts; None: they are those that are `fixed`.
+        options: the options for `tf_hvd run`.
+        agents: the agents of the job's hosts.
+        parts: the parts of commits stored by this process.
+        start: runs one start of the job; takes the hosts and an observer (this object).
+        fixed: the hosts of a job without a discovery script.
+        discovery: finds the hosts; None to use the hosts in `fixed`.
     """
 
     def __init__(
@@ -88,7 +96,7 @@ class Driver:
         options: argparse.Namespace,
         agents: Agents,
         parts: Parts,
-        start: Callable[[Sequence[Host], Beside], End],
+        start: Callable[[Sequence[Host], Observer], End],
         fixed: Sequence[Host] = (),
         discovery: Discovery | None = None,
     ) -> None:
@@ -99,14 +107,14 @@ class Driver:
         self._np = _ranks_at_first(options)
         self._least = options.min_np or self._np
         self.number = 0
-        """Which start runs, from 0: how often the job was started again."""
-        self._running: tuple[Host, ...] = ()  # its hosts, with the slots that it uses
-        self._told = 0  # what its ranks were told: for that they end, though nothing has failed
+        """The number of the current start, counted from 0: the number of restarts so far."""
+        self._running: tuple[Host, ...] = ()  # hosts of this start, with the slots that it uses
+        self._told = 0  # changes announced to its ranks, which then end without a failure
         self._reached = 0  # the newest commit that all ranks have written
 
     def run(self) -> int:
-        """Runs the job to its end; returns its exit code."""
-        in_vain = 0
+        """Run the job until it ends and return its exit code."""
+        fruitless = 0
         while True:
             hosts = self._running = self._wait_for_hosts()
             if self.number:
@@ -121,23 +129,27 @@ class Driver:
                 self._leave_out(error.wrong, names)
                 continue
             newest = self._parts.newest(slots_of(hosts))
-            went_on, self._reached = newest > self._reached, max(newest, self._reached)
+            commit_made, self._reached = newest > self._reached, max(newest, self._reached)
             if end.asked or end.code == 0:
                 if end.asked and self._reached and not config.COMMIT_DIR.read():
                     say(_GONE)
                 return end.code
             self.number += 1
-            # Ranks that have ended for the end of another one have the same exit code.
+            # Ranks that ended because another rank failed have the same exit code.
             agreed = self._told and end.code == contract.START_AGAIN
-            in_vain = 0 if went_on else in_vain + (not agreed)
-            if went_on:
-                self._hosts.went_on()
+            fruitless = 0 if commit_made else fruitless + (not agreed)
+            if commit_made:
+                self._hosts.commit_made()
             self._note_failure(end, names)
-            if self._gives_up(in_vain):
+            if self._gives_up(fruitless):
                 return end.code if end.code != contract.START_AGAIN else _FAILED
 
     def look(self) -> float:
-        """Tells the ranks if there are other hosts than theirs: they end at the same commit."""
+        """Notify the ranks if the hosts have changed, so that all ranks end at the same commit.
+
+        Returns:
+            Seconds until the next call.
+        """
         self._agents.revive(host.name for host in self._running)
         says = self._change() if self._discovery else 0
         if says & ~self._told:
@@ -146,7 +158,7 @@ class Driver:
         return _LOOK
 
     def spares(self, process: int) -> bool:
-        """Ways to agents, discovery, and what they have started."""
+        """Return whether a process belongs to an agent's connection or a discovery script."""
         own = self._agents.processes() | (self._discovery.scripts if self._discovery else set())
         return not own.isdisjoint({process, *proc.ancestors(process)})
 
@@ -154,10 +166,10 @@ class Driver:
         return self._agents.of(host)
 
     def _change(self) -> int:
-        """What to tell the ranks of the hosts that there are now; 0: nothing."""
+        """Return the changes in hosts to announce, as bits of `contract`; 0 for no change."""
         usable = {host.name: host.slots for host in self._chosen()}
         running = {host.name: host.slots for host in self._running}
-        # Ranks are not to end for a host that nobody can reach.
+        # Ranks must not be restarted to add a host that cannot be reached.
         answers = self._agents.look_for([name for name in usable if name not in running])
         for name, answer in answers.items():
             if not answer:
@@ -169,11 +181,15 @@ class Driver:
             says |= contract.REMOVED
         if any(running.get(name, 0) < slots for name, slots in usable.items()):
             says |= contract.ADDED
-        # Fewer than are needed would only be ended.
+        # With fewer slots than needed, the job could not restart.
         return says if sum(usable.values()) >= self._least else 0
 
     def _wait_for_hosts(self) -> tuple[Host, ...]:
-        """The hosts of the next start; an error if in `--elastic-timeout` there are not enough."""
+        """Wait until enough hosts are available, and return the hosts for the next start.
+
+        Raises:
+            UsageError: `--elastic-timeout` has passed without enough hosts.
+        """
         wanted = self._least if self.number else self._np
         until = time.monotonic() + self._options.elastic_timeout
         told = False
@@ -189,24 +205,28 @@ class Driver:
                     return hosts
                 for name in lost:
                     if not self.number and self._discovery is None:
-                        raise UsageError(f"host {name} cannot be reached")
+                        raise UsageError(
+                            f"host {name} cannot be reached; check its name and the connection by "
+                            "ssh or srun"
+                        )
                     self._lose(name)
                 continue
             if time.monotonic() >= until:
                 raise UsageError(
                     f"only {slots_of(hosts)} of the {self._least} slots that the job needs became "
-                    f"available within --elastic-timeout ({self._options.elastic_timeout:g} s)"
+                    f"available within --elastic-timeout ({self._options.elastic_timeout:g} s); "
+                    "check the hosts, or raise --elastic-timeout"
                 )
             if not told:
                 told = True
                 say(
-                    f"tf_hvd run: waiting for hosts: there are slots for {slots_of(hosts)} of the "
-                    f"{wanted} ranks needed"
+                    f"tf_hvd run: waiting for hosts: {slots_of(hosts)} of {wanted} slots are "
+                    "available"
                 )
             time.sleep(_LOOK)
 
     def _chosen(self) -> tuple[Host, ...]:
-        """The hosts of a start now, with the slots that it would use."""
+        """Return the hosts that a start would use now, with the number of slots used on each."""
         if self._discovery:
             self._hosts.found(self._discovery.found())
         left = self._options.max_np or sys.maxsize
@@ -220,14 +240,18 @@ class Driver:
 
     def _lose(self, name: str) -> None:
         delay = self._hosts.lost(name, time.monotonic())
-        say(f"tf_hvd run: {name} cannot be reached, and is left out for {delay:.0f} s")
+        say(f"tf_hvd run: {name} cannot be reached and is excluded for {delay:.0f} s")
 
     def _leave_out(self, unfit: Sequence[tuple[str, str]], names: Sequence[str]) -> None:
-        """Leaves out hosts of a start, of these names, that cannot have ranks.
+        """Exclude hosts that turned out to be unable to run ranks.
+
+        Args:
+            unfit: the name of each such host and its fault.
+            names: all hosts used in the start.
 
         Raises:
-            UsageError: something is wrong with the job itself: this machine is among them, or at
-                the first start all are, or one that the user has named.
+            UsageError: this machine is unfit. Also at the first start, if all hosts or a host that
+                the user named are unfit.
         """
         found = {name for name, _ in unfit}
         at_first = not self.number and (self._discovery is None or found >= set(names))
@@ -235,22 +259,22 @@ class Driver:
             raise UsageError("\n".join(why for _, why in unfit))
         for name, why in unfit:
             delay = self._hosts.unfit(name, time.monotonic())
-            say(f"tf_hvd run: {why}; it is left out for {delay:.0f} s")
+            say(f"tf_hvd run: {why}; it is excluded for {delay:.0f} s")
 
     def _note_failure(self, end: End, names: Sequence[str]) -> None:
         for name in self._agents.lost(names):
-            if name in self._hosts.names():  # it may have been withdrawn
+            if name in self._hosts.names():  # discovery may have dropped it
                 self._lose(name)
         blamed = _named(end.host, names) if len(names) > 1 else ""
         if blamed and self._hosts.failed(blamed, time.monotonic()):
-            say(f"tf_hvd run: {blamed} is left out: ranks failed there")
+            say(f"tf_hvd run: {blamed} is excluded: ranks failed there")
 
-    def _gives_up(self, in_vain: int) -> bool:
+    def _gives_up(self, fruitless: int) -> bool:
         limit = self._options.reset_limit
         if limit is not None and self.number > limit:
-            why = f"--reset-limit {limit}"
-        elif in_vain >= _IN_VAIN:
-            why = f"{in_vain} starts in a row ended before all ranks had made a commit"
+            why = f"--reset-limit {limit} is reached"
+        elif fruitless >= _MOST_FRUITLESS:
+            why = f"{fruitless} starts in a row ended before all ranks had made a commit"
         else:
             return False
         say(f"tf_hvd run: giving up: {why}")
@@ -260,7 +284,7 @@ class Driver:
         where = "" if len(hosts) == 1 else " on " + ",".join(map(str, hosts))
         commit = f"from commit {self._reached}" if self._reached else "from the beginning"
         many = "1 rank" if slots_of(hosts) == 1 else f"{slots_of(hosts)} ranks"
-        return f"tf_hvd run: starting again with {many}{where}, {commit} (restart {self.number})"
+        return f"tf_hvd run: restarting with {many}{where}, {commit} (restart {self.number})"
 
 
 def _ranks_at_first(options: argparse.Namespace) -> int:
@@ -273,7 +297,7 @@ def _is_here(name: str) -> bool:
 
 
 def _named(host: str, names: Sequence[str]) -> str:
-    """Which of the job's hosts a machine is, of its own name; empty if none, or not known."""
+    """Return the name in `names` of the machine with the host name `host`, or "" if unknown."""
     if not host:
         return ""
     same = [name for name in names if is_same(name, host) or (_is_here(name) and _is_here(host))]
@@ -286,7 +310,7 @@ def _named(host: str, names: Sequence[str]) -> str:
 
 
 def _reach(options: argparse.Namespace, environ: Mapping[str, str]) -> Reach:
-    """How commands get to other machines, as the launcher of the ranks does."""
+    """Return a function that wraps commands so that they run on another machine, by srun or ssh."""
 
     @functools.lru_cache(1)
     def way() -> Reach:
@@ -299,10 +323,10 @@ def _reach(options: argparse.Namespace, environ: Mapping[str, str]) -> Reach:
 
 
 def drive(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    """Runs an elastic job; returns its exit code.
+    """Run an elastic job and return its exit code.
 
     Raises:
-        UsageError: it cannot be started as asked.
+        UsageError: the job cannot be started as requested.
     """
     try:
         commits = Commits(Parts())
@@ -322,15 +346,16 @@ def _drive(
     fixed = named or (() if discovery else (Host("localhost", ranks),))
     python = interpreter.python_of(options.command[0], environ) or sys.executable
     agents = Agents(home.job, commits, _reach(options, environ), _is_here, python)
-    # Of a rank's job its starts, which are none of a rank, are told that it is here.
-    told = bool(discovery or named or is_rank(environ))
+    # If a rank started this job, the starts cannot know that, because their environment lacks the
+    # launcher's variables. They get this machine as their host.
+    gives_hosts = bool(discovery or named or is_rank(environ))
 
-    def start(hosts: Sequence[Host], beside: Beside) -> End:
+    def start(hosts: Sequence[Host], observer: Observer) -> End:
         given = {**vars(options), "np": slots_of(hosts), "hostfile": None}
-        if told:
+        if gives_hosts:
             given["hosts"] = ",".join(map(str, hosts))
         options_of_start = argparse.Namespace(**given)
-        return run.start_once(options_of_start, without_launcher(environ), home, beside)
+        return run.start_once(options_of_start, without_launcher(environ), home, observer)
 
     try:
         return Driver(options, agents, commits.parts, start, fixed, discovery).run()

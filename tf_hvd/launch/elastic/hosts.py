@@ -1,4 +1,4 @@
-"""Which hosts an elastic job may have: those that are there, less those that failed. Pure."""
+"""The hosts that an elastic job may use: the available hosts without the excluded ones. Pure."""
 
 from __future__ import annotations
 
@@ -9,45 +9,44 @@ from tf_hvd.launch.errors import UsageError
 from tf_hvd.launch.job.hosts import Host, parse_entry
 
 STRIKES = 3
-"""How often ranks of a host may fail with no commit in between, until it is left out."""
+"""The number of rank failures on a host, without a commit in between, before it is excluded."""
 
 
-# In seconds: when a host that could not be reached is tried again, without a cooldown of the
-# user's; and one that cannot have ranks, which takes a restart each time.
+# In seconds: the default cooldown of an unreachable host, and how long a host that cannot run ranks
+# is excluded. The latter is long because retrying such a host needs a restart.
 _AGAIN, _UNFIT = (30.0, 600.0), 600.0
 
 
 def delay(cooldown: tuple[float, float], failures: int, chance: float) -> float:
-    """Seconds that a host is left out, after so many failures before this one; Horovod's.
+    """Return how long to exclude a host, in seconds, according to Horovod's formula.
 
     Args:
-        cooldown: the least and the most seconds.
-        failures: each doubles them.
-        chance: from 0 to 1.
+        cooldown: minimum and maximum in seconds.
+        failures: number of earlier failures; each one doubles the time.
+        chance: a random number from 0 to 1.
     """
     low, high = cooldown
     return min(low * 2.0 ** min(failures, 60) + chance * low, high)
 
 
 class Hosts:
-    """The hosts of one job. One thread at a time.
+    """The available and the excluded hosts of one job. Not thread-safe.
 
     Args:
-        cooldown: see `delay`; None: a host is left out for good, but only after `STRIKES` failures
-            in a row.
+        cooldown: see `delay`; None to exclude a host for good after `STRIKES` failures in a row.
     """
 
     def __init__(self, cooldown: tuple[float, float] | None) -> None:
         self._cooldown = cooldown
         self._there: tuple[Host, ...] = ()
         self._failures: dict[str, int] = {}
-        self._lost: dict[str, int] = {}  # how often, since it was reached
+        self._lost: dict[str, int] = {}  # number of failed connections since the last success
         self._until: dict[str, float] = {}
 
     def found(self, hosts: Sequence[Host]) -> None:
-        """These are there now. Those that were keep their order, so that low ranks stay.
+        """Set the available hosts. Known hosts keep their order, so that their ranks stay the same.
 
-        One that comes is another machine for all we know: what there was of its name is forgotten.
+        A host that returns to the list may be a different machine, so its old records are deleted.
         """
         slots = {host.name: host for host in hosts}
         kept = [slots.pop(host.name) for host in self._there if host.name in slots]
@@ -57,11 +56,11 @@ class Hosts:
         self._there = (*kept, *slots.values())
 
     def names(self) -> list[str]:
-        """Those that are there, whether they may be used or not."""
+        """Return the names of the available hosts, including excluded ones."""
         return [host.name for host in self._there]
 
     def failed(self, name: str, now: float) -> bool:
-        """Ranks of a host have failed; whether it is left out now."""
+        """Record a failure of a rank on a host and return whether the host is now excluded."""
         before = self._failures.get(name, 0)
         self._failures[name] = before + 1
         if self._cooldown:
@@ -71,7 +70,7 @@ class Hosts:
         return self._until.get(name, 0.0) > now
 
     def lost(self, name: str, now: float) -> float:
-        """A host cannot be reached; returns for how many seconds it is left out."""
+        """Record that a host cannot be reached and return how long it is excluded, in seconds."""
         before = self._lost.get(name, 0)
         self._lost[name] = before + 1
         seconds = delay(self._cooldown or _AGAIN, before, random.random())
@@ -83,12 +82,12 @@ class Hosts:
             self._lost.pop(name, None)
 
     def unfit(self, name: str, now: float) -> float:
-        """The same where ranks cannot run on a host."""
+        """Record that a host cannot run ranks and return how long it is excluded, in seconds."""
         self._until[name] = now + _UNFIT
         return _UNFIT
 
-    def went_on(self) -> None:
-        """The job has made a commit: without a cooldown, failures before it do not count."""
+    def commit_made(self) -> None:
+        """Record that the job has made a commit. Without a cooldown, this resets the failures."""
         if not self._cooldown:
             self._failures.clear()
 
@@ -101,14 +100,14 @@ def slots_of(hosts: Sequence[Host]) -> int:
 
 
 def parse_discovered(text: str, slots: int | None) -> tuple[Host, ...]:
-    """Reads what a discovery script has printed: a line for each host, `name` or `name:slots`.
+    """Parse the output of a discovery script: a line `name` or `name:slots` for each host.
 
     Args:
-        text: what it printed; a line that is there twice counts once.
-        slots: of a host without a number of its own.
+        text: the output; repeated lines count once.
+        slots: slots of a host without a number; None if each line must have a number.
 
     Raises:
-        UsageError: a line is neither, or has no number where there is none for all.
+        UsageError: a line has a different form or lacks a required number.
     """
     found: dict[str, Host] = {}
     for line in text.splitlines():

@@ -1,1 +1,1 @@
-"""One start of a job: from what the user asked for to the exit code and what is said of it."""
+"""One start of a job: from the user's options to the exit code and its explanation."""

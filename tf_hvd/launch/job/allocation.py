@@ -1,12 +1,15 @@
-"""The hosts that a scheduler has given this job, read from what it tells the job.
+"""The hosts that a scheduler allocated to this job, from the scheduler's variables and files.
 
-Slurm: SLURM_JOB_NODELIST and SLURM_TASKS_PER_NODE (salloc(1), sbatch(1)). PBS and its relatives:
-PBS_NODEFILE, a line for each rank. LSF: LSB_DJOB_HOSTFILE, likewise, or LSB_MCPU_HOSTS, names and
-numbers in turns. Grid Engine: PE_HOSTFILE, a name and a number on each line. Kubeflow (MPIJob,
-TrainJob): what names the default host file of an MPI, be it another one than is there; Open MPI 5
-does not read the name that Open MPI 4 had, and would start all ranks where it is.
+- Slurm: SLURM_JOB_NODELIST and SLURM_TASKS_PER_NODE (salloc(1), sbatch(1)).
+- PBS and its derivatives: PBS_NODEFILE, a file with one line for each rank.
+- LSF: LSB_DJOB_HOSTFILE, a file with one line for each rank, or LSB_MCPU_HOSTS, a list of host
+  names, each followed by its number of ranks.
+- Grid Engine: PE_HOSTFILE, a file with a host name and a number of ranks on each line.
+- Kubeflow (MPIJob, TrainJob): the default host file for any MPI implementation, even one that
+  is not installed. For example, Open MPI 5 ignores Open MPI 4's variable and would start all
+  ranks on this machine.
 
-Of other schedulers only their names are known.
+For other schedulers, only the name is detected.
 """
 
 from __future__ import annotations
@@ -20,14 +23,14 @@ from dataclasses import dataclass
 from tf_hvd.launch.errors import UsageError, read_text
 from tf_hvd.launch.job.hosts import Host, parse_hostfile
 
-# Of Open MPI 5, Open MPI 4, MPICH, Intel MPI.
+# The variables of Open MPI 5, Open MPI 4, MPICH and Intel MPI.
 HOST_FILES = (
     "PRTE_MCA_prte_default_hostfile",
     "OMPI_MCA_orte_default_hostfile",
     "HYDRA_HOST_FILE",
     "I_MPI_HYDRA_HOST_FILE",
 )
-# Flux tells the script of a job no more than this (flux-environment(7)).
+# Flux gives a job's script no other information (flux-environment(7)).
 _NAMES_ONLY = {"FLUX_URI": "Flux", "COBALT_JOBID": "Cobalt", "LOADL_STEP_ID": "LoadLeveler"}
 
 
@@ -37,21 +40,21 @@ class Allocation:
     hosts: tuple[Host, ...] = ()
     """Empty if only the scheduler is known."""
     cure: str = ""
-    """How one asks for more."""
+    """How to request more slots."""
 
 
 def allocation(environ: Mapping[str, str]) -> Allocation | None:
-    """The allocation that this process runs in; None if there is none.
+    """Return the allocation for this process, or None if there is none.
 
     Raises:
-        UsageError: what the scheduler says cannot be read.
+        UsageError: the scheduler's variable or file cannot be parsed.
     """
     nodes = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST")
     if nodes and "SLURM_JOB_ID" in environ:
         return _slurm(nodes, environ)
     for variable, (scheduler, cure, read) in _READ.items():
         if text := environ.get(variable):
-            hosts = read(text if read is _in_turns else read_text(text, variable), text)
+            hosts = read(text if read is _pairs else read_text(text, variable), text)
             if hosts:
                 return Allocation(scheduler, hosts, cure)
     return next((Allocation(name) for one, name in _NAMES_ONLY.items() if one in environ), None)
@@ -68,10 +71,12 @@ def _slurm(nodes: str, environ: Mapping[str, str]) -> Allocation:
 
 
 def expand(nodes: str) -> Iterator[str]:
-    """The names in Slurm's short form, as `gpu[01-03,7]-a,login1` (scontrol(1), show hostnames).
+    """Yield the host names from a list in Slurm's short form, such as `gpu[01-03,7]-a,login1`.
+
+    `scontrol show hostnames` expands the same form (scontrol(1)).
 
     Raises:
-        UsageError: it is not of this form.
+        UsageError: `nodes` does not have this form.
     """
     part = r"[^\[\],]*(?:\[[\d,-]+\][^\[\],]*)*"
     if not re.fullmatch(f"{part}(?:,{part})*", nodes):
@@ -83,7 +88,7 @@ def expand(nodes: str) -> Iterator[str]:
 
 
 def _numbers(ranges: str) -> list[str]:
-    """`01-03,7` as 01, 02, 03, 7."""
+    """Return the numbers in a list of ranges: 01, 02, 03, 7 for `01-03,7`."""
     numbers = []
     for text in ranges.split(","):
         first, _, last = text.partition("-")
@@ -93,7 +98,7 @@ def _numbers(ranges: str) -> list[str]:
 
 
 def _repeated(tasks: str) -> Iterator[int]:
-    """`2(x3),1` as 2, 2, 2, 1."""
+    """Expand Slurm's notation for repeated numbers: yield 2, 2, 2, 1 for `2(x3),1`."""
     for text in tasks.split(","):
         found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", text)
         if found is None:
@@ -102,11 +107,11 @@ def _repeated(tasks: str) -> Iterator[int]:
 
 
 def _lines(text: str, _: str) -> tuple[Host, ...]:
-    """Each host once, in the order of their first lines, with as many slots as it has lines."""
+    """Return the hosts in order of first appearance; each of a host's lines adds one slot."""
     return tuple(Host(name, number) for name, number in Counter(text.split()).items())
 
 
-def _in_turns(text: str, _: str) -> tuple[Host, ...]:
+def _pairs(text: str, _: str) -> tuple[Host, ...]:
     words = text.split()
     if len(words) % 2 or not all(number.isdigit() for number in words[1::2]):
         raise _unreadable("LSF", f"LSB_MCPU_HOSTS={text}")
@@ -124,10 +129,10 @@ def _grid_engine(text: str, file: str) -> tuple[Host, ...]:
 
 
 def _unreadable(scheduler: str, what: str) -> UsageError:
-    return UsageError(f"{scheduler} gives {what}, which cannot be read; list the hosts with -H")
+    return UsageError(f"cannot parse {scheduler}'s hosts: {what}; list the hosts with -H")
 
 
-# By variable: whose it is, how one asks for more, and what reads its file, or its text.
+# By variable: the scheduler, how to request more slots, and the parser of its file or text.
 _Read = Callable[[str, str], tuple[Host, ...]]
 _READ: dict[str, tuple[str, str, _Read]] = {
     "PBS_NODEFILE": (
@@ -136,10 +141,10 @@ _READ: dict[str, tuple[str, str, _Read]] = {
         _lines,
     ),
     "LSB_DJOB_HOSTFILE": ("LSF", "ask LSF for more (bsub -n)", _lines),
-    "LSB_MCPU_HOSTS": ("LSF", "ask LSF for more (bsub -n)", _in_turns),
+    "LSB_MCPU_HOSTS": ("LSF", "ask LSF for more (bsub -n)", _pairs),
     "PE_HOSTFILE": ("Grid Engine", "ask Grid Engine for more (-pe)", _grid_engine),
     **{
-        name: ("MPI", f"give the job more slots, which {name} names", parse_hostfile)
+        name: ("MPI", f"give the job more slots in the host file of {name}", parse_hostfile)
         for name in HOST_FILES
     },
 }

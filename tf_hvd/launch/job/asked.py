@@ -1,4 +1,4 @@
-"""What was asked: options, environment and hosts become one `Job`. What cannot be is refused."""
+"""Convert options, environment and hosts into one `Job`, and reject impossible requests."""
 
 from __future__ import annotations
 
@@ -30,61 +30,64 @@ from tf_hvd.launch.job.job_watch import say
 from tf_hvd.launch.job.network import PLACES, names
 from tf_hvd.launch.machine import proc, rank
 
-# That MPI's launcher has open: Open MPI's, which has more than MPICH's.
+# Files that Open MPI's launcher opens, in total and per rank. MPICH's launcher needs fewer.
 _FILES, _FILES_OF_A_RANK = 24, 4
-_PROCESSES = 2  # of a rank: the program, and who waits for its end
+_PROCESSES = 2  # per rank: the program and its keeper
 
 
 @dataclass(frozen=True)
 class Job:
-    """One start of a program: how many ranks, where, and what is known of this machine."""
+    """One start of a program: number of ranks, hosts, options and facts about this machine."""
 
     ranks: int
     command: tuple[str, ...]
     program: str = ""
-    """The program's file, or as the user names it where it is not known."""
+    """Path of the program's file, or the name that the user gave if the path is unknown."""
     hosts: tuple[Host, ...] = ()
-    """Empty for this machine."""
+    """The job's hosts; empty if the job runs on this machine only."""
     local: bool = True
-    """Whether all of them are this machine."""
+    """Whether all hosts are this machine."""
     others: tuple[str, ...] = ()
-    """Those of other machines that get ranks."""
+    """The other machines that get ranks."""
     ranks_here: int = 0
+    """The number of ranks on this machine."""
     launcher_args: tuple[str, ...] = ()
+    """The user's arguments for the MPI launcher."""
     here: bool = False
-    """Whether all of it is on this machine, the launcher's too, whatever hosts a scheduler has
-    given."""
+    """Whether ranks and launcher run only on this machine, even if a scheduler lists more hosts."""
     own_input: bool = False
-    """Whether the user's launcher arguments say who reads the standard input."""
+    """Whether the user's launcher arguments select the rank that reads the standard input."""
     cores: int = 1
+    """The number of physical cores that ranks may use."""
     as_root: bool = False
     ssh: str = ""
+    """Arguments for ssh."""
     start: str = ""
-    """The number of an elastic job's start; empty for another job."""
+    """The number of an elastic job's start, as a string; empty if the job is not elastic."""
     output: str = ""
-    """Holds `rank.N/stdout` and `rank.N/stderr` for each rank; empty for no files."""
+    """The folder for `rank.N/stdout` and `rank.N/stderr` of each rank; empty for no files."""
     timestamps: bool = False
-    """Whether each line begins with the time, also in the files."""
+    """Whether each line of output begins with the time, also in the files."""
     tags: bool = False
-    """Whether each line but those in the files begins with the rank."""
+    """Whether each line of output begins with the rank, except in the files."""
     environ: Mapping[str, str] = field(default_factory=dict)
-    """The caller's, without what an outer launcher has told, with what was asked for."""
+    """The caller's environment with the user's variables and without an outer launcher's."""
     asked: Collection[str] = ()
-    """The variables of `environ` that the user wants on all machines, whatever they are."""
+    """Names of the variables in `environ` that the user passes to all machines."""
 
 
 def job_of(options: argparse.Namespace, environ: Mapping[str, str], start: str = "") -> Job:
-    """The job that was asked for; fills in the number of ranks in `options`.
+    """Return the requested job, and set the number of ranks in `options` if it is missing.
 
     Raises:
-        UsageError: it cannot be started as asked.
+        UsageError: the job cannot be started as requested.
     """
     if options.np != 1:
         _check_folder()
     asked = _files(options)
     asked |= asked_variables(options.variables, options.env_file, environ)
     hosts = _hosts(options, {**environ, contract.START: start} if start else environ)
-    # A rank that names an MPI need not want the library that the outer launcher chose.
+    # A rank that starts a job with --mpi may not want the library that its own launcher chose.
     own = without_launcher({**environ, **asked}, library=options.mpi == "auto")
     this_host, command = socket.gethostname(), tuple(options.command)
     local, on = all_local(hosts, this_host), placed(hosts, options.np)
@@ -132,15 +135,13 @@ def _check(
     local: bool,
     here: int,
 ) -> None:
-    """Refuses what cannot be: a launcher that is given it works at it for minutes."""
+    """Reject impossible requests, on which a launcher would waste minutes."""
     script = options.command[0]
     if local and program is None:
         if script.endswith(".py") and Path(script).is_file():
-            raise UsageError(
-                f"{script!r} is not a program by itself; start it with Python: python {script}"
-            )
+            raise UsageError(f"{script!r} is not executable; start it with Python: python {script}")
         raise UsageError(
-            f"no program {script!r} on the PATH; activate its environment or give its path"
+            f"program {script!r} is not on the PATH; activate its environment or give its path"
         )
     if program and not environ.get("PYTHONSAFEPATH") and interpreter.is_python(program):
         folder = _import_folder(program, options.command)
@@ -152,18 +153,18 @@ def _check(
     _check_input(options, program or script)
     if not here and options.require_init:
         raise UsageError(
-            "--require-init needs a rank on this machine, which is not among the hosts"
+            "--require-init needs a rank on this machine; add this machine to the hosts"
         )
     _check_limits(options.np, here)
 
 
 def _check_limits(ranks: int, here: int) -> None:
-    """Refuses more ranks on this machine, `here` of all, than it allows processes or files for."""
+    """Reject the job if this machine's process and file limits are too low for `here` ranks."""
     most, told_by = proc.most()
     if here * _PROCESSES > most:
         raise UsageError(
-            f"{here} ranks on this machine need at least {here * _PROCESSES} processes, but it "
-            f"allows {most} ({told_by})"
+            f"{here} ranks on this machine need at least {here * _PROCESSES} processes, but only "
+            f"{most} are allowed ({told_by}); raise the limit, or start fewer ranks"
         )
     needed, limit = _FILES + here * _FILES_OF_A_RANK, proc.most_files()
     if ranks > 1 and needed > limit:
@@ -174,30 +175,30 @@ def _check_limits(ranks: int, here: int) -> None:
 
 
 def _check_input(options: argparse.Namespace, program: str) -> None:
-    """Refuses a program from a pipe or a file: the other ranks would run an empty one."""
+    """Reject a program that Python reads from standard input, because only rank 0 would get it."""
     if options.np == 1 or "stdin" in options.mpi_args or not interpreter.is_interpreter(program):
         return
     given = not stat.S_ISCHR(os.fstat(0).st_mode)  # neither a terminal nor /dev/null
     if given and interpreter.reads_program(options.command):
         raise UsageError(
             f"{options.command[0]!r} would read its program from the standard input, which only "
-            "rank 0 has; save the program to a file and name that file"
+            "rank 0 has; save the program to a file and pass that file"
         )
 
 
 def _check_folder() -> None:
-    """Refuses a folder that was removed: no launcher starts there, as a single rank does."""
+    """Reject a removed current folder, because MPI's launchers do not start there."""
     try:
         os.getcwd()
     except FileNotFoundError as error:
         name = os.readlink("/proc/self/cwd").removesuffix(" (deleted)")
         raise UsageError(
-            f"the current folder, {name}, was removed; change to one that exists (cd)"
+            f"the current folder, {name}, was removed; change to an existing folder (cd)"
         ) from error
 
 
 def _import_folder(program: str, command: Sequence[str]) -> Path | None:
-    """Where Python looks for modules before all else; None if that is not known, or nowhere."""
+    """Return the first folder that Python searches for modules; None if unknown."""
     if not interpreter.is_interpreter(program):
         return Path(os.path.realpath(program)).parent
     words = iter(command[1:])
@@ -214,16 +215,19 @@ def _import_folder(program: str, command: Sequence[str]) -> Path | None:
 
 
 def _files(options: argparse.Namespace) -> dict[str, str]:
-    """What tells ranks to write files of what they do; a program may change its folder."""
+    """Return the environment variables for the ranks' timelines and metrics.
+
+    The paths are absolute, because a program may change its current folder.
+    """
     told = {}
     for option, file in (("--timeline", options.timeline), ("--metrics", options.metrics)):
         try:
             if file:
                 files.check_target(file)
         except files.FileError as error:
-            raise UsageError(f"{option} {error}; name another") from error
+            raise UsageError(f"{option} {error}; give another path") from error
         except OSError:
-            pass  # no reason not to train: the ranks warn
+            pass  # the ranks print a warning and train
     if options.timeline:
         told[TIMELINE] = os.path.abspath(options.timeline)
     if options.timeline_limit:
@@ -236,10 +240,13 @@ def _files(options: argparse.Namespace) -> dict[str, str]:
 def asked_variables(
     settings: Sequence[str], file: str | None, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """The variables that `-x` and `--env-file` name, with their values; `-x` counts more.
+    """Return the variables from `-x` and `--env-file` with their values; `-x` takes priority.
 
-    A setting is `NAME=VALUE`, or `NAME` for the caller's value. A line of the file is such a
-    setting, or empty, or a comment (`#`). Nothing in it is quoted or expanded, as in Docker's.
+    Args:
+        settings: the `-x` arguments: `NAME=VALUE`, or `NAME` for the value in `environ`.
+        file: path of the `--env-file`; None for no file. Each line is such a setting, a comment
+            (`#`) or empty. As in Docker's files, quotes are kept and variables are not expanded.
+        environ: the caller's environment.
     """
     asked: dict[str, str] = {}
     if file is not None:
@@ -256,31 +263,29 @@ def _variable(setting: str, environ: Mapping[str, str], where: str) -> dict[str,
     name, equals, value = setting.partition("=")
     name = name.strip()
     if not NAME.fullmatch(name):  # a value may be a secret
-        raise UsageError(
-            f"{where}: {name!r} is not the name of a variable; give NAME or NAME=VALUE"
-        )
+        raise UsageError(f"{where}: {name!r} is not a variable name; give NAME or NAME=VALUE")
     if not equals and name not in environ:
         raise UsageError(f"{where}: the variable {name} is not set; give its value, {name}=VALUE")
     return {name: value if equals else environ[name]}
 
 
 def _hosts(options: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Host, ...]:
-    """The hosts of the job; empty for this machine. Without -np all of their slots get a rank."""
+    """Return the job's hosts, or () for this machine only. Without -np, each slot gets a rank."""
     given, cure = given_hosts(options), FEWER_RANKS
     taken = given
-    # A rank that starts a job starts it beside itself; so does who wants a single rank.
+    # A job that a rank starts, and a job of a single rank, run on this machine.
     stays = options.np == 1 or is_rank(environ) or "host" in options.mpi_args
     found = None if given or stays else allocation(environ)
     if found and found.hosts:
         taken, cure = found.hosts, f"{found.cure}, or list hosts with -H"
     elif found and options.np and not rank.is_restart(environ):
         say(
-            f"tf_hvd run: inside a job of {found.scheduler}, whose hosts are not known: all ranks "
-            "run on this machine; list hosts with -H"
+            f"tf_hvd run: all ranks run on this machine, because the hosts of this "
+            f"{found.scheduler} job are unknown; list hosts with -H"
         )
     if options.np is None:
         if not taken:
-            raise UsageError("the number of ranks is missing; for example -np 2")
+            raise UsageError("the number of ranks is missing; give it, for example -np 2")
         options.np = sum(host.slots for host in taken)
     if taken:
         check_slots(taken, options.np, cure)
@@ -288,7 +293,7 @@ def _hosts(options: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Hos
 
 
 def ssh_arguments(options: argparse.Namespace) -> str:
-    """What the options say of ssh, in its words."""
+    """Return the ssh arguments for the options `-p` and `-i`."""
     words = ["-p", str(options.ssh_port)] if options.ssh_port else []
     if options.ssh_identity_file:
         words += ["-i", os.path.abspath(options.ssh_identity_file)]
@@ -296,7 +301,7 @@ def ssh_arguments(options: argparse.Namespace) -> str:
 
 
 def given_hosts(options: argparse.Namespace) -> tuple[Host, ...]:
-    """The hosts that the options name; empty if they name none."""
+    """Return the hosts that the options name; empty if there are none."""
     if options.hosts is not None:
         return parse_hosts(options.hosts)
     if options.hostfile is None:
@@ -305,5 +310,5 @@ def given_hosts(options: argparse.Namespace) -> tuple[Host, ...]:
 
 
 def count_cores() -> int:
-    """The physical cores that this process may use: launchers do not bind to hyper-threads."""
+    """Return the number of physical cores that this process may use, without hyper-threads."""
     return len({proc.siblings(cpu) for cpu in os.sched_getaffinity(0)})

@@ -1,4 +1,4 @@
-"""The launcher's command line: a job in the words of Open MPI, MPICH and Slurm."""
+"""Convert a job into the command line for Open MPI's, MPICH's or Slurm's launcher."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BINDING_VARIABLES = {
     "mpich": ("HYDRA_BINDING", "HYDRA_MAPPING"),
     "slurm": (),
 }
-# What a machine does that lacks this Python at this place: no file of ours is needed to begin.
+# Starts the program without rank.py on machines that lack this Python at this path.
 _ELSEWHERE = """\
 if [ -x "$1" ] && [ -r "$4" ]; then exec "$@"; fi
 case "$5" in
@@ -41,14 +41,21 @@ def command_line(
     environ: Mapping[str, str],
     interface: str = "",
 ) -> list[str]:
-    """What starts a job: the launcher and its options, then the command that each rank is.
+    """Return the command that starts a job: the launcher and its options, then the ranks' command.
 
-    Hosts are taken to have as many cores as this one. MPICH keeps to `interface`, if there is one;
-    Open MPI has that in the ranks' `environ`.
+    The command assumes that all hosts have as many cores as this machine.
+
+    Args:
+        launcher: the MPI launcher.
+        job: the job to start.
+        command: the ranks' command.
+        environ: the ranks' environment.
+        interface: the network interface that MPICH may use; empty for all. Variables in
+            `environ` restrict Open MPI instead.
     """
     most = max((host.slots for host in placed(job.hosts, job.ranks)), default=job.ranks)
     cores = job.cores // most
-    # An option of ours would override what the user says, by arguments or the launcher's variables.
+    # Add no option that would override the user's arguments or launcher variables.
     arguments = (argument.lstrip("-") for argument in job.launcher_args)
     bound = any(argument.startswith(_BINDING_OPTIONS) for argument in arguments)
     bound = bound or any(name in environ for name in _BINDING_VARIABLES[launcher.family])
@@ -61,23 +68,29 @@ def command_line(
     return [launcher.program, *words, *job.launcher_args, *command]
 
 
-def by_way_of_rank(family: str, job: Job, name: str, label: str) -> tuple[str, ...]:
-    """The job's command, started by tf_hvd/launch/machine/rank.py where that has something to do.
+def rank_command(family: str, job: Job, name: str, label: str) -> tuple[str, ...]:
+    """Return the ranks' command, which starts the program through tf_hvd/launch/machine/rank.py.
 
-    Slurm needs no help. The family is empty for a job of one rank, which has no launcher.
+    Under Slurm, the command starts the program directly.
+
+    Args:
+        family: the MPI family; empty for a single-rank job without a launcher.
+        job: the job to start.
+        name: the job's name, which is also the address of the job's agents.
+        label: the name of the job's recordings.
     """
     marked = job.timestamps or job.tags
     if family == "slurm" or not (family or job.output or marked):
         return job.command
     folder, width = job.output.replace("{", "{{").replace("}", "}}"), len(str(job.ranks - 1))
     options = {
-        "job": name,  # its agents are reached by it
-        "label": label,  # its recordings are called so
+        "job": name,  # the address of its agents
+        "label": label,  # the name of its recordings
         "variables": RANK_VARIABLES.get(family, ()),  # one of them holds the rank
         "stdin": bool(family and not job.own_input),  # whether its input comes from the agent
-        "errors": bool(family) and not marked,  # whether its errors are to be marked
+        "errors": bool(family) and not marked,  # whether to mark lines of standard error
         "watch": bool(family),  # whether a keeper waits for its end
-        # The folder of each rank, to be formatted with `rank`: ranks sort as text.
+        # The folder of each rank, to be formatted with `rank`, padded so that ranks sort as text.
         "output": f"{folder}/rank.{{rank:0{width}d}}" if folder else "",
         "tags": job.tags,
         "timestamps": job.timestamps,
@@ -123,11 +136,11 @@ def _mpich(
 
 
 def _slurm(job: Job, environ: Mapping[str, str], cores: int, bound: bool) -> list[str]:
-    # Rank 0 gets the input, the others an empty one.
+    # Rank 0 gets the standard input, the other ranks an empty one.
     words = [f"--ntasks={job.ranks}", "--export=ALL", "--input=0"]
     node = environ.get("SLURMD_NODENAME")
     if job.here and node and all(host.name == "localhost" for host in job.hosts):
-        # The step of the rank that starts it has the cores.
+        # The rank that starts this job holds the cores in its own step.
         words += ["--nodes=1", f"--nodelist={node}", "--overlap", "--overcommit"]
     else:
         if job.hosts:
@@ -138,7 +151,7 @@ def _slurm(job: Job, environ: Mapping[str, str], cores: int, bound: bool) -> lis
     if not bound:
         words.append(f"--cpu-bind={'cores' if cores else 'none'}")
     if contract.START in environ:
-        # However Slurm is set: the others find out by themselves, and tell who was the first.
+        # Overrides Slurm's setting: the other ranks notice a failure and report the first one.
         words.append("--kill-on-bad-exit=0")
     if job.tags:
         words.append("--label")

@@ -1,4 +1,4 @@
-"""The environment of the ranks: what is added to the caller's, what is taken away from it."""
+"""The ranks' environment: the caller's environment with variables added and removed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tf_hvd.launch.job.allocation import HOST_FILES
 from tf_hvd.launch.job.launchers import LIBRARY_VARIABLE, Launcher
 from tf_hvd.launch.machine.task import RANK_VARIABLES
 
-# What does not go to other machines: Horovod's rule (its util/env.py) ...
+# Variables that are not sent to other machines: those that Horovod excludes (its util/env.py) ...
 _STAYS = r"BASH_FUNC_.*|OLDPWD|.*CUDA_VISIBLE_DEVICES|HOROVOD_SECRET_KEY"
-# ... what a login there sets for itself ...
+# ... those that a login sets ...
 _OF_A_LOGIN = (
     r"_|HOME|HOSTNAME|LOGNAME|MAIL|PWD|SHELL|SHLVL|SSH_.*|USER"
     r"|DBUS_SESSION_BUS_ADDRESS|DISPLAY|XAUTHORITY|XDG_RUNTIME_DIR|XDG_SESSION_.*"
 )
-# ... and what launchers and schedulers hand on, or tell each machine and task.
+# ... and those that launchers and schedulers pass on, or set for each machine and task.
 _OF_LAUNCHERS = (
     r"(HYDRA|OMPI|PMI|PMIX|PRTE)_.*|SLURMD_NODENAME"
     r"|SLURM_(CPUS_ON_NODE|GTIDS|LOCALID|NODEID|PROCID|STEP_.*|TASK_PID|TOPOLOGY_ADDR)"
@@ -28,18 +28,18 @@ _OF_LAUNCHERS = (
 _AT_HOME = re.compile(f"{_STAYS}|{_OF_A_LOGIN}|{_OF_LAUNCHERS}")
 NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
-# By these a rank of MPI is known. Not by SLURM_PROCID, which all processes of a step have.
+# These identify a rank of MPI. SLURM_PROCID does not: all processes of a step have it.
 MPI_RANK_VARIABLES = (*RANK_VARIABLES["openmpi"], *RANK_VARIABLES["mpich"])
 TIMELINE = "HOROVOD_TIMELINE"
-# What tf_hvd tells its own processes.
+# Variables that tf_hvd sets for its own processes.
 INTERNAL_VARIABLES = frozenset(
     {
         *(contract.JOB, contract.START, contract.RANK, contract.RECORDING),
         *(contract.STARTED_BY, contract.SETTINGS, contract.LAST),
     }
 )
-_OF_A_RANK = INTERNAL_VARIABLES - {contract.JOB}  # an inner job tells the outer one of itself
-# What launchers tell their ranks. Their users' settings (OMPI_MCA_*, PMIX_MCA_*, HYDRA_*) stay.
+_OF_A_RANK = INTERNAL_VARIABLES - {contract.JOB}  # an inner job reports itself to the outer one
+# Variables that launchers set for ranks; not users' settings (OMPI_MCA_*, PMIX_MCA_*, HYDRA_*).
 _TOLD_PREFIXES = ("OMPI_COMM_WORLD_", "OMPI_WORLD_", "PMI_", "PMIX_")
 _TOLD = frozenset(
     {
@@ -50,7 +50,7 @@ _TOLD = frozenset(
         *("OMPI_MCA_num_procs", "OMPI_MCA_orte_ess_num_procs", "OMPI_NUM_APP_CTX"),
         *("OMPI_TOOL_NAME", "OMPI_UNIVERSE_SIZE", "OMPI_VERSION", "OPAL_USER_PARAMS_GIVEN"),
         *("PRTE_LAUNCHED", "PRTE_SHARED_FS"),
-        "MPIR_CVAR_NEMESIS_TCP_NETWORK_IFACE",  # Hydra's, of its -iface
+        "MPIR_CVAR_NEMESIS_TCP_NETWORK_IFACE",  # Hydra's, from its -iface
         *_OF_A_RANK,
     }
 )
@@ -59,39 +59,40 @@ _SETTINGS_PREFIX = "PMIX_MCA_"
 
 @dataclass(frozen=True)
 class Facts:
-    """What decides about the ranks' environment besides the caller's, found out before.
+    """The inputs for the ranks' environment, in addition to the caller's environment.
 
-    But for `words` these are texts, which stand in the variables' values; an empty one sets none.
+    All fields except `words` are inserted into the values of variables. Empty fields
+    set no variables.
     """
 
     words: Sequence[str] = ()  # the user's arguments for the launcher
     job: str = ""  # the job's name
     start: str = ""  # the number of an elastic job's start
-    timeline: str = ""  # the file of this start, if it is not the caller's
-    horovod: str = ""  # the folder with a `horovod` that is tf_hvd (--as-horovod)
-    terminal: str = "0"  # whether the standard output ends at a terminal: 0 or 1
+    timeline: str = ""  # the timeline of this start, if it differs from the caller's
+    modules: str = ""  # folders with modules before the installed ones (--as-horovod, --keras)
+    terminal: str = "0"  # whether the standard output is a terminal: 0 or 1
     ssh: str = ""  # arguments for ssh (-p, -i)
-    interfaces: str = ""  # what MPI is to keep to (--network-interfaces)
-    home: str = ""  # of this user
-    folder: str = ""  # the session's
-    little: str = ""  # what size of a segment will do, if /dev/shm has little room
-    alone: str = ""  # not empty if all is on this machine, whatever hosts a scheduler has
-    loopback: str = ""  # the interface that such a job is kept to
-    network: str = ""  # the one that all machines of the job have in common, if it is one
-    private: str = ""  # those by which they do not reach each other, comma-separated
+    interfaces: str = ""  # the interfaces that MPI may use (--network-interfaces)
+    home: str = ""  # this user's home folder
+    folder: str = ""  # the session's folder
+    little: str = ""  # a smaller size for segments, if /dev/shm has little room
+    local: str = ""  # not empty if the job stays on this machine although a scheduler lists more
+    loopback: str = ""  # the interface that a job on one machine is restricted to
+    network: str = ""  # the network that all machines of the job share, if exactly one exists
+    private: str = ""  # comma-separated networks through which machines do not reach each other
 
 
 @dataclass(frozen=True)
 class _Row:
-    """Variables of the ranks' environment: who gets them, when, and what."""
+    """A rule for variables in the ranks' environment: for which ranks, when, and what value."""
 
     names: tuple[str, ...]
-    fact: str = ""  # of `Facts` or the launcher; unset where that is empty. Unnamed: always set
-    to: str = "mpi"  # whose ranks: a family's, any MPI's ("mpi"), also one's that needs none ("")
-    value: str = "{}"  # the fact is put in place of the braces
-    unless: str = ""  # an expression for variables and arguments by which the user has chosen
-    how: str = "is"  # or "before" or "after" the caller's, which may be a list; "not": removed
-    ours: bool = False  # whether it is for this job alone: a job that a rank starts is without it
+    fact: str = ""  # the field of `Facts`, or "library"; if empty there, unset; "" for always set
+    to: str = "mpi"  # which ranks: of one family, of any MPI ("mpi"), or of all jobs ("")
+    value: str = "{}"  # the fact replaces the braces
+    unless: str = ""  # a pattern of variables and arguments by which the user has decided
+    how: str = "is"  # or "before" or "after" the caller's list; "not" removes the variable
+    ours: bool = False  # whether it is only for this job, and not for a job that a rank starts
 
 
 _JOINED = {"is": "{0}", "before": "{0}" + os.pathsep + "{1}", "after": "{1} {0}"}
@@ -102,49 +103,49 @@ _INTERFACES = (
     "OMPI_MCA_oob_tcp_if_include",
     "PRTE_MCA_if_include",
 )
-# In this order: of rows for the same variable the first one that holds counts.
+# The first applicable row for a variable counts.
 _TABLE = (
-    # tf_hvd's own, and the user's options.
+    # tf_hvd's own variables, and the user's options.
     _Row((contract.JOB,), "job", to=""),
     _Row((contract.START,), "start", to=""),
     _Row((TIMELINE,), "timeline", to=""),
-    _Row(("PYTHONPATH",), "horovod", to="", how="before"),
-    # The library that belongs to the launcher is the one that the ranks shall open.
+    _Row(("PYTHONPATH",), "modules", to="", how="before"),
+    # The ranks must load the library that belongs to the launcher.
     _Row((LIBRARY_VARIABLE,), "library"),
-    # Open MPI gives its ranks a pseudo-terminal and MPICH a pipe whatever the output is, so
-    # programs cannot find out; this tells those that ask (rich does).
+    # Ranks of Open MPI always have a pseudo-terminal and ranks of MPICH a pipe, so programs cannot
+    # detect the real output. Some programs, such as rich, read this variable.
     _Row(("TTY_COMPATIBLE",), "terminal", unless="TTY_COMPATIBLE"),
-    # Open MPI does not start without one (cron, containers).
+    # Open MPI does not start without HOME (cron, containers).
     _Row(("HOME",), "home", "openmpi", unless="HOME"),
-    # For ssh, after the arguments that it gets already. The names of Open MPI 5 and of 4.
+    # Appended to the arguments that ssh already gets. The names of Open MPI 5 and 4.
     _Row(("PRTE_MCA_plm_ssh_args", "OMPI_MCA_plm_rsh_args"), "ssh", "openmpi", how="after"),
     _Row(("HYDRA_LAUNCHER_EXTRA_ARGS",), "ssh", "mpich", how="after"),
-    # MPICH is told on its command line.
+    # MPICH gets the interfaces on its command line.
     _Row(_INTERFACES, "interfaces", "openmpi"),
-    # Elsewhere the files of Open MPI 5's session are at `ompi.<process id>` in the temporary
-    # folder. A launcher that is killed leaves them there, and the launcher that gets the same
-    # process id later does not start ("The PMIx server's listener thread failed to start").
+    # By default the files of Open MPI 5's session are at `ompi.<process id>` in the temporary
+    # folder. A killed launcher leaves them there. A later launcher with the same process id then
+    # does not start ("The PMIx server's listener thread failed to start").
     _Row(
         ("PRTE_MCA_prte_local_tmpdir_base",),
         "folder",
         "openmpi",
         unless="PRTE_MCA_prte_(local_)?tmpdir_base",
     ),
-    # Else Open MPI says of ranks beside each other that they cannot reach each other.
+    # Without it Open MPI reports that ranks on one machine cannot reach each other.
     _Row(
         ("OMPI_MCA_btl_sm_segment_size",),
         "little",
         "openmpi",
         unless="(OMPI_MCA_)?btl_sm_segment_size",
     ),
-    # MPI, where it is given no hosts, takes those of the schedulers that it knows itself. What has
-    # Open MPI ask no scheduler for hosts, nor Slurm's srun for its version: by the names of Open
-    # MPI 5 and 4. Versions that have no such component take no notice. MPICH has options for that
-    # (command_line.py).
-    _Row(HOST_FILES, "alone", how="not"),
+    # If MPI is given no hosts, it takes them from the schedulers that it knows. These variables
+    # keep Open MPI from asking schedulers for hosts and Slurm's srun for its version. The names are
+    # those of Open MPI 5 and 4; versions without such a component ignore them. MPICH has options
+    # for this (command_line.py).
+    _Row(HOST_FILES, "local", how="not"),
     _Row(
         ("PRTE_MCA_ras", "OMPI_MCA_ras"),
-        "alone",
+        "local",
         "openmpi",
         _SCHEDULERS,
         unless="(PRTE|OMPI)_MCA_ras",
@@ -152,16 +153,16 @@ _TABLE = (
     ),
     _Row(
         ("PRTE_MCA_plm", "OMPI_MCA_plm"),
-        "alone",
+        "local",
         "openmpi",
         "^slurm",
         unless="(PRTE|OMPI)_MCA_plm",
         ours=True,
     ),
-    # What opens none of the transports that listen, on one machine: Open MPI's, UCX's, and
-    # libfabric's, the two that MPICH may have been built with; of libfabric also not the one that
-    # leaves a file in /dev/shm. Open MPI's way through libfabric, for one-sided calls between
-    # machines, waits a second in MPI_Init where it finds no network for that.
+    # On one machine, disable the transports that listen: Open MPI's, UCX's and libfabric's (MPICH
+    # may be built with either of the last two). Also disable libfabric's transport that leaves a
+    # file in /dev/shm. Open MPI's libfabric transport, for one-sided calls between machines, waits
+    # a second in MPI_Init if it finds no suitable network.
     _Row(("OMPI_MCA_btl",), "loopback", value="^tcp,ofi", unless="(OMPI_MCA_)?btl", ours=True),
     _Row(("UCX_TLS",), "loopback", value="^tcp", unless="UCX_TLS", ours=True),
     _Row(
@@ -171,9 +172,9 @@ _TABLE = (
         unless="FI_PROVIDER",
         ours=True,
     ),
-    # On several machines Open MPI keeps to the network that they have in common, or off those by
-    # which they do not reach each other: it takes an address that two machines have for one
-    # machine, and waits for ever. MPICH does not.
+    # On several machines, restrict Open MPI to their common network, or exclude the networks
+    # through which they cannot reach each other. Open MPI mistakes two machines with the same
+    # address for one, and waits indefinitely. MPICH does not.
     _Row(_INTERFACES, "network", "openmpi", unless=_TCP),
     _Row(
         ("OMPI_MCA_btl_tcp_if_exclude",),
@@ -182,7 +183,7 @@ _TABLE = (
         "127.0.0.0/8,{}",
         unless=_TCP,
     ),
-    # Comes last: MPICH's launcher loses the last variable on other machines.
+    # Must be last: MPICH's launcher loses the last variable on other machines.
     _Row((contract.LAST,), "", "mpich", ""),
 )
 
@@ -190,7 +191,10 @@ _TABLE = (
 def rank_environment(
     environ: Mapping[str, str], launcher: Launcher, facts: Facts
 ) -> dict[str, str]:
-    """The environment of the ranks, and of their launcher: the caller's, and `_TABLE`. Pure."""
+    """Return the environment of the ranks and their launcher: `environ`, modified by `_TABLE`.
+
+    This function is pure.
+    """
     ranks = {**environ, **launcher.environment}
     kinds = {"", launcher.family, "mpi" if launcher.family else ""}
     texts = {**vars(facts), "library": launcher.library, "": "always"}
@@ -210,10 +214,11 @@ def rank_environment(
 
 
 def own_timeline(path: str, start: str) -> str:
-    """The timeline of a start of an elastic job, which does not overwrite the starts' before it.
+    """Return the timeline path for one start of an elastic job; each start has its own path.
 
-    The second start's timeline is "trace.restart-1.json" where the first one's is "trace.json". Of
-    metrics there is one file: whoever reads counters knows that they begin anew.
+    If the first start writes "trace.json", the second start writes "trace.restart-1.json". All
+    starts share one file of metrics, because programs that read counters can handle a reset to
+    zero.
     """
     if start == "0" or path in ("", "DYNAMIC"):
         return path
@@ -222,18 +227,22 @@ def own_timeline(path: str, start: str) -> str:
 
 
 def is_rank(environ: Mapping[str, str]) -> bool:
-    """Whether a launcher of MPI started the process that has this environment."""
+    """Return whether an MPI launcher started the process that has this environment."""
     return any(name in environ for name in MPI_RANK_VARIABLES)
 
 
 def without_launcher(environ: Mapping[str, str], library: bool = True) -> dict[str, str]:
-    """`environ` without what a launcher tells a rank: who starts with it starts a job of its own.
+    """Return `environ` without the variables that a launcher sets for a rank.
 
-    The `library` that the launcher chose stays, unless the user names an MPI for the new job.
-    A program that starts MPI with these variables joins the job of the rank that started it, under
-    that rank's number.
+    A program that initialises MPI with these variables would join the existing job under that
+    rank's number instead of starting another job.
+
+    Args:
+        environ: an environment, possibly that of a rank.
+        library: whether to keep the MPI library that the launcher chose (default: True). Pass False
+            if the user selects an MPI for the new job.
     """
-    if not is_rank(environ):  # but perhaps the one rank of a job without MPI
+    if not is_rank(environ):  # it may still be the only rank of a job without MPI
         return {name: text for name, text in environ.items() if name not in _OF_A_RANK}
     told = _TOLD.union(environ.get(contract.SETTINGS, "").split(","))
     told = told if library else told | {LIBRARY_VARIABLE}
@@ -246,7 +255,7 @@ def without_launcher(environ: Mapping[str, str], library: bool = True) -> dict[s
 
 
 def exported_names(environ: Mapping[str, str], asked: Collection[str] = ()) -> list[str]:
-    """The variables of `environ` that go to other machines, sorted; `asked` whatever they are."""
+    """Return the sorted names of variables to send to other machines, including all in `asked`."""
     return sorted(
         name
         for name in environ
@@ -255,5 +264,10 @@ def exported_names(environ: Mapping[str, str], asked: Collection[str] = ()) -> l
 
 
 def horovod_path() -> str:
-    """The folder that PYTHONPATH must name for `import horovod` to give tf_hvd."""
+    """Return the folder to add to PYTHONPATH so that `import horovod` imports tf_hvd."""
     return str(Path(__file__).resolve().parents[2] / "_as_horovod")
+
+
+def keras_path() -> str:
+    """Return the folder to add to PYTHONPATH so that `import keras` also imports tf_hvd.keras."""
+    return str(Path(__file__).resolve().parents[2] / "_as_keras")

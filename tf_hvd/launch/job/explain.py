@@ -1,7 +1,7 @@
-"""Which rank, or what else, brought a failed job down, and what the others were doing.
+"""Explanation of a failed job: the rank or event that ended it, and the other ranks' calls.
 
-From what ranks have said, printed and recorded. Says it in one paragraph at the job's end, and
-saves what they have recorded.
+The explanation is based on the ranks' reports, output and recordings. When the job ends, it is
+printed as one paragraph, and the recordings are saved.
 """
 
 from __future__ import annotations
@@ -36,34 +36,34 @@ from tf_hvd.observe.recording import Recording
 
 _WIDTH = 100
 _FAILED = 1
-# What a debugger and input() raise that meet the end of their input.
+# Exceptions that a debugger and input() raise at the end of their input.
 _NO_INPUT = re.compile("BdbQuit|EOFError: EOF when reading a line")
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What brought a job down, as far as this machine knows."""
+    """Why a job ended, as far as this machine knows."""
 
     what: str
     where: str = ""
     cure: str = ""
     code: int = 0
-    """The job's exit code; of a cause that has none of its own, 0 at first: the launcher's."""
+    """The job's exit code; 0 means the launcher's exit code."""
     known: bool = True
-    """Whether it is one; or else only what ran."""
+    """Whether `what` is a cause; if not, `what` lists the ranks that ran."""
     rank: int | None = None
-    """Whose end it was, if it was that of a rank of this machine."""
+    """The rank on this machine that failed; None if no rank failed here."""
     host: str = ""
-    """Where that rank, or the one on another machine, ran; empty if it is not known."""
+    """The machine of the failed rank; empty if unknown."""
     calls: failure.Failure | None = None
-    """What the recordings tell; None where there are none."""
+    """The analysis of the recordings; None if there are no recordings."""
 
 
 def conclude(ending: Ending, state: JobState, watch: JobWatch, ranks: int) -> Explanation:
-    """Says why a job has come to a bad end, and saves what its ranks of this machine have recorded.
+    """Print why a job failed, and save the recordings from this machine's ranks.
 
-    Nothing but the exit code is known of one that has ended well, or of whose ranks nothing is.
+    If the job succeeded, or nothing is known about its ranks, the result has only an exit code.
     """
     terminal = watch.terminal
     reported = terminal is not None and bool(state.ranks)
@@ -82,21 +82,21 @@ def conclude(ending: Ending, state: JobState, watch: JobWatch, ranks: int) -> Ex
 
 
 def interrupted(state: JobState, watch: JobWatch) -> None:
-    """Says how a job has ended that was asked to: nothing need be wrong with it."""
+    """Print how a job ended on request, which is not a failure."""
     if watch.grace:
         say(watch.grace.text())
     folder, _ = save(state, None)
     if folder:
-        say(f"tf_hvd run: what the ranks did last: tf_hvd doctor {folder}")
+        say(f"tf_hvd run: to see the ranks' last calls, run: tf_hvd doctor {folder}")
 
 
 def apart(code: int, options: argparse.Namespace, watch: JobWatch, program: str) -> int:
-    """Says that no rank has called `init()`, if one should have; returns the job's exit code."""
+    """Print a message if no rank called `init()` but one should have; return the exit code."""
     required = bool(options.require_init)
     if required or (watch.trains_apart() and not code):
-        say(job_watch.apart_text(options.np, options.command, options.as_horovod, required))
+        say(job_watch.apart_text(options, required))
         return code or (_FAILED if required else 0)
-    aware = options.as_horovod or options.np == 1 or watch.knows_us()
+    aware = options.as_horovod or options.keras or options.np == 1 or watch.knows_us()
     python = watch.trains_apart() or interpreter.is_python(program)
     if code and not aware and python and interpreter.is_for_horovod(options.command):
         say(job_watch.NOT_CALLED)
@@ -111,14 +111,21 @@ def explain(
     recordings: Sequence[Recording] = (),
     outlived: bool = False,
 ) -> Explanation:
-    """Finds out what ended a job with this number of `ranks` on all machines.
+    """Find the cause of a job's end.
 
-    `outlived`: the launcher had to be killed, when all ranks of this machine had ended.
+    Args:
+        ending: how the launcher ended.
+        state: the ranks on this machine.
+        screen: the parsed output of the ranks.
+        ranks: number of ranks on all machines.
+        recordings: the recordings found on this machine (default: none).
+        outlived: whether the launcher was killed because it outlived all ranks on this machine
+            (default: False).
     """
     if outlived:
         found = _outlived(state, screen)
     elif ending.code == 0:
-        found = _got_over(state, recordings) or _cut_short(state)
+        found = _caught_end(state, recordings) or _cut_short(state)
     else:
         found = _find(ending, state, screen, ranks, recordings)
     if recordings:
@@ -136,7 +143,7 @@ def _find(
     recordings: Sequence[Recording],
 ) -> Explanation:
     before = state.ended_before()
-    # At the end of one that has not called `init` the launcher ends the others.
+    # The launcher ends all ranks when a rank ends that has not called `init`.
     first = _first_ended(state, all_here=len(state.ranks) >= ranks and not before)
     first, later = _before_launcher(first, ending, state)
     if ending.signum and later:
@@ -145,8 +152,8 @@ def _find(
         return Explanation(f"the MPI launcher was ended by {how}, and its ranks with it", cure=cure)
     if asked := sorted(state.said(contract.ASKED)):
         return Explanation(
-            f"a rank was asked to end, by a signal: {ranks_text(asked)} saved and ended in order",
-            cure="start the job again: it goes on from there",
+            f"{ranks_text(asked)} received a termination signal, saved and exited cleanly",
+            cure="start the job again: it continues from the saved state",
             code=contract.START_AGAIN,
         )
     if inside := state.ended_inside():
@@ -156,24 +163,25 @@ def _find(
             "call hvd.shutdown() first: os._exit skips Python's exit handlers",
             rank=inside[0],
         )
-    if alone := state.told_to_be_alone():
+    if excluded := state.ranks_with_alone_set():
         return Explanation(
-            f"{ranks_text(alone)} had TF_HVD_ALONE=1, which keeps a rank out of the job",
-            cure="unset it",
+            f"{ranks_text(excluded)} had TF_HVD_ALONE=1, which keeps a rank out of the job",
+            cure="unset TF_HVD_ALONE",
         )
     if found := _blamed(first, state, screen):
         return found
-    # By these the launchers end the others, and often who was to say so with them.
+    # Launchers use these signals to end the other ranks, and often their keepers too.
     ended = first is None or first[1] in (-signal.SIGTERM, -signal.SIGKILL)
-    if ended and (found := _got_over(state, recordings)):
+    if ended and (found := _caught_end(state, recordings)):
         return found
     if first:
         return _failed(*first, state, screen)
     if before:
         return Explanation(
-            f"{ranks_text(before)} ended with exit code 0 before hvd.init(), where others waited",
+            f"{ranks_text(before)} ended with exit code 0 without calling hvd.init(), in which "
+            "other ranks waited",
             _where(before[0], state),
-            "all ranks must call hvd.init()",
+            "call hvd.init() on all ranks",
         )
     return _elsewhere(state, screen, ranks)
 
@@ -181,9 +189,12 @@ def _find(
 def _before_launcher(
     first: tuple[int, int] | None, ending: Ending, state: JobState
 ) -> tuple[tuple[int, int] | None, bool]:
-    """Leaves out a rank that this process has killed, as it does after the launcher's end.
+    """Exclude the first rank if this process killed it after the launcher had ended.
 
-    And whether it, or any, came to its end after the launcher. MPICH's takes keepers along.
+    MPICH's launcher kills the keepers when it ends.
+
+    Returns:
+        The first rank or None, and whether that rank ended after the launcher; True if None.
     """
     if first is None:
         return None, True
@@ -199,31 +210,30 @@ def _outlived(state: JobState, screen: Screen) -> Explanation:
         found = _failed(*first, state, screen)
     else:
         found = Explanation(
-            "all ranks of this machine have ended, at least one of them with an error",
+            "all ranks on this machine have ended, at least one of them with an error",
             code=_FAILED,
         )
     cure = (
-        f"the MPI launcher had not ended {TO_END:g} s after them, and was killed: it may have "
-        "waited for a machine that cannot be reached"
+        "check that all hosts can be reached: the MPI launcher was still running "
+        f"{TO_END:g} s after the ranks, and was killed"
     )
     return replace(found, cure=cure, host="")
 
 
 def _cut_short(state: JobState) -> Explanation:
-    """Of a job that the launcher ended without calling that a failure."""
+    """Explain a job that the launcher ended without reporting a failure."""
     return Explanation(
-        "the MPI launcher ended with exit code 0, but on this machine "
-        f"{ranks_text(state.cut_short())} did not exit by themselves with code 0; Open MPI does "
-        "this when it loses another machine",
+        "the MPI launcher ended with exit code 0, but on this machine it ended "
+        f"{ranks_text(state.cut_short())} early; Open MPI does this when it loses another machine",
         code=_FAILED,
     )
 
 
-def _got_over(state: JobState, recordings: Sequence[Recording]) -> Explanation | None:
-    """An end of the job, a stall for one, that a program caught; None if there was none.
+def _caught_end(state: JobState, recordings: Sequence[Recording]) -> Explanation | None:
+    """Explain a job's end that a program caught as an error, such as a stall; else return None.
 
-    A rank that goes on to its own end then leaves MPI as it is, for which the MPI's launcher ends
-    the others.
+    The rank that caught the error continues to the end of its program but does not finalize MPI,
+    so MPI's launcher ends the other ranks.
     """
     codes = state.codes()
     caught = [
@@ -236,15 +246,15 @@ def _got_over(state: JobState, recordings: Sequence[Recording]) -> Explanation |
         return None
     one = min(caught, key=lambda each: each.told)
     return Explanation(
-        f"the job had come to its end before: {error_text.shorten(one.ended)}",
+        f"the job had already ended: {error_text.shorten(one.ended)}",
         _where(one.launched, state),
-        f"rank {one.rank} caught the error and went on; the MPI launcher then ended the others",
+        f"rank {one.rank} caught the error and continued; the MPI launcher then ended the others",
         _FAILED,
     )
 
 
 def _elsewhere(state: JobState, screen: Screen, ranks: int) -> Explanation:
-    """Where no rank of this machine has ended badly by itself."""
+    """Explain a failed job in which no rank on this machine failed on its own."""
     if screen.first_error and screen.first_error[0] not in state.ranks:
         number, error = screen.first_error
         return Explanation(
@@ -253,28 +263,28 @@ def _elsewhere(state: JobState, screen: Screen, ranks: int) -> Explanation:
         )
     pids = state.ranks
     what = ", ".join(f"rank {number} was process {pids[number]}" for number in sorted(pids))
-    elsewhere = "it is not known which rank failed: none on this machine did so by itself"
+    elsewhere = "check the other machines: no rank on this machine failed on its own"
     return Explanation(what, cure=elsewhere if len(pids) < ranks else "", known=False)
 
 
 def _first_ended(state: JobState, all_here: bool) -> tuple[int, int] | None:
-    """The rank of this machine that was the first to end badly, and its code or minus its signal.
+    """Return the first rank that failed on this machine, and its exit code or minus its signal.
 
-    One that SIGTERM has ended, or that has ended with its keeper, is it only where all ranks run
-    here, `all_here`, and nothing else made the launcher send that signal, as it does when a rank on
-    another machine has failed.
+    The launcher ends ranks with SIGTERM, or together with their keepers, when a rank on another
+    machine fails. Ranks that ended in this way count only if `all_here`: all ranks run on this
+    machine, and nothing else made the launcher end them.
     """
     codes = {**(state.lost() if all_here else {}), **state.codes()}
     terminated = -signal.SIGTERM
     ended = [number for number, code in codes.items() if all_here or code != terminated]
-    # Ranks of an elastic job that end for the end of another one.
+    # START_AGAIN: ranks of an elastic job that end because another rank has ended.
     ended = [each for each in ended if codes[each] != contract.START_AGAIN] or ended
     ended.sort(key=lambda number: (state.began_to_end(number), codes[number] == terminated))
     return (ended[0], codes[ended[0]]) if ended else None
 
 
 def _blamed(first: tuple[int, int] | None, state: JobState, screen: Screen) -> Explanation | None:
-    """Another rank than one of this machine that failed by itself, if an exception names it."""
+    """Blame the rank that an exception reports as lost; None if a local rank failed first."""
     told = state.exception(first[0])[1] if first else (screen.first_error or (0, ""))[1]
     gone = failure.lost(told)
     if not gone:
@@ -283,20 +293,20 @@ def _blamed(first: tuple[int, int] | None, state: JobState, screen: Screen) -> E
     if number not in state.ranks:
         return _blamed_elsewhere(gone[-1], screen)
     code = state.codes().get(number)
-    # One that died may be noted after who was told of it; and of a rank that SIGTERM has ended
-    # it is not known here whose that was, where ranks run on other machines.
+    # The end of a rank that died may be recorded after the ends of ranks that noticed it. If
+    # ranks run on other machines, this machine does not know the sender of a rank's SIGTERM.
     if code is not None and (why is None or code == -signal.SIGTERM):
         return _failed(number, code, state, screen)
     if not first or code is not None or not (why or "").startswith(error_text.PROGRAM_ENDED):
-        return None  # that is the one that was told of it
+        return None  # the named rank only noticed the end of another one
     waits = error_text.shorten((why or "").removeprefix(error_text.PROGRAM_ENDED))
-    # As by sys.exit("no data"): Python prints that before the others are told of the end.
+    # After sys.exit("no data"), for example, Python prints the text before other ranks notice.
     said = screen.last_words.get(number)
-    last = f", its last line being {said.text!r}" if said else ""
+    last = f" (last line: {said.text!r})" if said else ""
     return Explanation(
-        f"rank {number} came to the end of its program before rank {first[0]} did{last}{waits}",
+        f"rank {number} reached the end of its program before rank {first[0]} did{last}{waits}",
         _where(number, state),
-        "all ranks must make the same collective calls; " + _see_above(first[0], screen),
+        "make the same collective calls on all ranks; " + _see_above(first[0], screen),
     )
 
 
@@ -311,10 +321,10 @@ def _blamed_elsewhere(one: failure.Lost, screen: Screen) -> Explanation:
 
 
 def _failed(number: int, code: int, state: JobState, screen: Screen) -> Explanation:
-    """Of a rank of this machine, by its exit code or minus its signal."""
-    # A program's own exception has another code, and its own code no exception.
+    """Explain a rank's failure on this machine, given its exit code or minus its signal."""
+    # A program's own exception has another exit code, and its own sys.exit has no exception.
     again = code == contract.START_AGAIN and state.exception(number)[1]
-    ended = "ended to be started again" if again else "was the first to end with an error"
+    ended = "ended in order to be restarted" if again else "was the first to end with an error"
     why, place = _reason(number, code, state, screen)
     how = f"exit code {code}" if code > 0 else _signal_text(-code)
     shown = place or (code > 0 and number in screen.last_words)
@@ -330,66 +340,66 @@ def _failed(number: int, code: int, state: JobState, screen: Screen) -> Explanat
 
 
 def _reason(number: int, code: int, state: JobState, screen: Screen) -> tuple[str, str]:
-    """Why a rank ended, and the place in its program; both may be empty."""
+    """Return why a rank ended, and where in its program; both texts may be empty."""
     place, raised = state.exception(number)
     why = error_text.short(raised) if raised else ""
     said = screen.last_words.get(number)
     if said is None:
         return why, place
     if raised:
-        # Python adds to what it prints: "Did you mean: 'x'?"
+        # The text that Python prints may be longer, for example by "Did you mean: 'x'?".
         return said.text if said.raised and said.text.startswith(why) else why, place
-    # What a program prints last is its reason if it ends by itself: sys.exit("no data"), abort().
+    # The last line is the reason if a program ends on its own: sys.exit("no data"), abort().
     if code < 0 and -code != signal.SIGABRT:
         return "", place
-    # From `init` on a rank tells of the exception that ends it: what it prints may be another.
+    # After `init` a rank reports the exception that ends it; a printed one may be unrelated.
     if said.raised and state.ranks.get(number) not in state.called:
         return said.text, said.place
     return f"its last line is {said.text!r}"[: error_text.LONGEST], place
 
 
 def _where_to_look(code: int, state: JobState) -> str:
-    """For the reason of an exit code, or minus the signal, of a rank or the launcher."""
+    """Return advice on an exit code, or minus a signal, from a rank or the launcher."""
     if code > 0:
-        return "it raised no exception: look where the program calls sys.exit or os._exit"
+        return "no exception was raised: check where the program calls sys.exit or os._exit"
     if -code in _CRASHES:
-        return "a crash of native code: PYTHONFAULTHANDLER=1 shows the Python line it happened in"
+        return "native code crashed: set PYTHONFAULTHANDLER=1 to see the Python line"
     if -code != signal.SIGKILL:
-        return "find out who sent it: tf_hvd run did not"
+        return "check who sent the signal: tf_hvd run did not"
     before, now = state.killed_before, proc.killed_for_memory()
     if before is None or now is None:
-        return "find out who sent it: the kernel (dmesg) as memory ran out, a scheduler, a person"
+        return "check who sent the signal: the kernel's OOM killer (dmesg), a scheduler or a user"
     killed = now - before
     if not killed:
-        return "find out who sent it: a scheduler, or a person; memory had not run out"
+        return "check who sent the signal: a scheduler or a user; the OOM killer did not"
     many = "a process" if killed == 1 else f"{killed} processes"
     return (
-        f"memory ran out: the kernel has killed {many} on this machine since the job began (dmesg "
-        "names them); give each rank less to hold, or the job more memory"
+        f"memory ran out: the kernel has killed {many} on this machine since the job began (see "
+        "dmesg); reduce the memory use of each rank, or give the job more memory"
     )
 
 
 def _cure(number: int, why: str, screen: Screen) -> str:
-    """For a rank that has said why it ended."""
+    """Return advice for a rank that printed why it ended."""
     if number and _NO_INPUT.match(why):
-        return "only rank 0 has a standard input: call breakpoint() or input() on rank 0 alone"
+        return "call breakpoint() or input() on rank 0 only: other ranks have no standard input"
     return _see_above(number, screen)
 
 
 def _of_open_files(why: str) -> str:
-    """What to add to a cure where a rank could open no more files; else empty."""
+    """Return additional advice if a rank reached its limit of open files, else ""."""
     if os.strerror(errno.EMFILE) not in why or os.strerror(errno.ENFILE) in why:
         return ""
     most = proc.most_files()
-    return f"a process may open {most} files here: raise that (ulimit -n {4 * most}); "
+    return f"raise the limit of {most} open files per process (ulimit -n {4 * most}); "
 
 
 def _see_above(number: int, screen: Screen) -> str:
     shown, marked = screen.shown(number)
     where = "above" + (f", marked [{shown}]" if marked else "")
     if shown != number:
-        return f"read the traceback of rank {shown}, {where}: rank {number} has printed the same"
-    return f"read what rank {number} has printed, {where}"
+        return f"read the traceback of rank {shown}, {where}: rank {number} printed the same"
+    return f"read the output of rank {number}, {where}"
 
 
 def _where(number: int, state: JobState) -> str:
@@ -402,7 +412,13 @@ def _signal_text(signum: int) -> str:
 
 
 def paragraph(found: Explanation, folder: str = "", error: str = "") -> str:
-    """The paragraph for a failed job, with the folder of its recordings, or why there is none."""
+    """Return the paragraph that explains a failed job.
+
+    Args:
+        found: the explanation.
+        folder: the folder of the saved recordings; empty if there is none.
+        error: why the recordings could not be saved; empty if they could.
+    """
     parts = {
         "what": found.what,
         "where": found.where,
@@ -427,9 +443,10 @@ def paragraph(found: Explanation, folder: str = "", error: str = "") -> str:
 
 
 def recorded(state: JobState) -> list[Recording]:
-    """What this machine's ranks have recorded, and what was saved where theirs would be.
+    """Return this machine's recordings and those saved for the job in TF_HVD_DUMP_DIR.
 
-    Ranks on other machines have it there by their keepers, or by themselves where no keeper is.
+    On other machines, the keepers save recordings in that folder; ranks without a keeper save their
+    own.
     """
     found, wanted = {}, os.environ.get(contract.DUMP_FOLDER)
     with contextlib.suppress(recording.RecordingError, OSError):
@@ -443,9 +460,10 @@ def recorded(state: JobState) -> list[Recording]:
 
 
 def save(state: JobState, first: int | None) -> tuple[str, str]:
-    """Saves what this machine's ranks have recorded, if the user wants that: `TF_HVD_DUMP_DIR`.
+    """Save the recordings from this machine's ranks, if `TF_HVD_DUMP_DIR` is set.
 
-    Returns where it lies, and what went wrong; both may be empty.
+    Returns:
+        The folder and an error message; both may be empty.
     """
     folder, wanted = "", os.environ.get(contract.DUMP_FOLDER)
     try:

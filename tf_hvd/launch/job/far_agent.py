@@ -1,4 +1,4 @@
-"""The agent of another machine (agent.py), seen from `tf_hvd run`."""
+"""Control the agent on another machine (agent.py) from `tf_hvd run`."""
 
 from __future__ import annotations
 
@@ -13,25 +13,33 @@ from tf_hvd.launch.job import signals
 from tf_hvd.launch.machine import agent
 from tf_hvd.launch.machine.commits import Parts
 
-# In seconds: until an agent answers, for a login may take long; until one does that has answered
-# before, where what its ranks have written goes first; from one start of it to the next, while its
-# ranks run; for what it was told to be done; and between two looks.
+# In seconds: the time for a new agent to answer, because a login may be slow; for an earlier agent
+# to answer, because its ranks' data are sent first; between two starts of an agent while its ranks
+# run; for a command to be carried out; and between two looks.
 _READY, _STILL, _AGAIN, _DONE, _LOOK = 20.0, 30.0, 3.0, 5.0, 0.02
 
 
 def command(python: str, machine: str, job: str) -> list[str]:
-    """What starts an agent; `machine` is empty for one that only gives its ranks signals."""
+    """Return the command that starts an agent.
+
+    Args:
+        python: path of the Python that runs the agent.
+        machine: the agent's machine, as named in `tf_hvd run`; empty for an agent that only sends
+            signals to ranks.
+        job: the job's name.
+    """
     return [python, "-I", "-S", agent.__file__, machine, job]
 
 
 class FarAgent:
-    """The agent of another machine. Any thread.
+    """The agent on another machine. Any thread may use it.
 
     Args:
-        host: what `tf_hvd run` calls its machine.
-        parts: get what its ranks commit.
-        environ: of the command; None for this process's own.
-        quiet: whether nothing is shown of what it says on standard error, as ssh does.
+        host: the agent's machine, as named in `tf_hvd run`.
+        command: the local command that starts the agent on that machine.
+        parts: receives the commits from the machine's ranks.
+        environ: the command's environment; None for this process's environment.
+        quiet: whether to discard the command's standard error, including ssh's messages.
     """
 
     def __init__(
@@ -44,16 +52,16 @@ class FarAgent:
     ) -> None:
         self.host = host
         self._parts = parts
-        self._lock = threading.RLock()  # guards what is written to it, and _has
+        self._lock = threading.RLock()  # guards writing to the agent, and _has
         self._has: set[tuple[int, int]] = set()
         self._ready = threading.Event()
         self._since = time.monotonic()
         self._until = self._since + _READY
         self.ended = False
-        """Whether nothing more comes from it."""
+        """Whether the connection to the agent has ended."""
         self.ranks: list[int] = []
-        """Those of its machine that had not ended when it looked last."""
-        self._looks = self._looked = 0  # how often it was asked to look, and has
+        """The ranks on the agent's machine that had not ended at the last look."""
+        self._looks = self._looked = 0  # the number of looks requested and reported
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -66,21 +74,21 @@ class FarAgent:
         assert self.process.stdin is not None
         self._to = self.process.stdin
         with signals.deaf():
-            threading.Thread(target=self._listen, name="agent of a host", daemon=True).start()
+            threading.Thread(target=self._listen, name="agent on a host", daemon=True).start()
 
     def ask(self) -> None:
-        """Has it answer anew: its machine may be gone, and nobody has said so."""
+        """Ask the agent to answer again, because its machine may have been lost unnoticed."""
         self._ready.clear()
         self._until = time.monotonic() + _STILL
         self._tell(contract.READY)
 
     def is_ready(self) -> bool:
-        """Whether it answers; waits for that, and gives up one that does not."""
+        """Wait for the agent's answer up to a time limit; return whether the agent answered."""
         self._ready.wait(max(0.0, self._until - time.monotonic()))
         return bool(self.answer())
 
     def answer(self) -> bool | None:
-        """Whether it answers; None: that is not known yet."""
+        """Return whether the agent answers; None while undecided."""
         if self._ready.is_set():
             return not self.ended
         if time.monotonic() < self._until:
@@ -90,7 +98,10 @@ class FarAgent:
         return False
 
     def begin(self, number: int) -> None:
-        """A start of the job begins: only its ranks are heard, and all parts are there."""
+        """Announce a start of the job and send the agent all parts.
+
+        The agent then ignores messages from ranks in other starts.
+        """
         wanted = set(self._parts.listed())
         with self._lock:
             for rank, commit in sorted(wanted - self._has):
@@ -104,16 +115,20 @@ class FarAgent:
         self._tell(contract.NOTIFY, says=says)
 
     def signal(self, to: str, signum: int) -> None:
-        """Gives the ranks of its machine a signal: `TO_KEEPERS` or `TO_PROGRAMS`."""
+        """Send a signal to the agent's ranks: `TO_KEEPERS` or `TO_PROGRAMS`."""
         self._tell(to, signal=int(signum))
 
     def look(self) -> None:
-        """Has it look which ranks have not ended."""
+        """Ask the agent which ranks have not ended."""
         self._looks += 1
         self._tell(contract.LOOK)
 
     def has_looked(self, until: float, over: threading.Event) -> bool:
-        """Whether `ranks` is what it has seen last, by that time and before nobody waits."""
+        """Wait until `ranks` is up to date, `until` has passed or `over` is set.
+
+        Returns:
+            Whether `ranks` is up to date.
+        """
         while self._looked < self._looks and not self.ended:
             if over.is_set() or time.monotonic() >= until:
                 return False
@@ -121,11 +136,11 @@ class FarAgent:
         return not self.ended
 
     def is_old(self) -> bool:
-        """Whether it may be started again, if it has ended: its machine may be gone."""
+        """Return whether the last start was long enough ago to start the agent again."""
         return time.monotonic() > self._since + _AGAIN
 
     def close(self) -> None:
-        """Ends it, and all that it keeps."""
+        """End the agent, which deletes everything that it stores."""
         with contextlib.suppress(OSError):
             self._to.close()
 
@@ -134,7 +149,7 @@ class FarAgent:
             self.process.wait(_DONE)
 
     def _tell(self, what: str, load: bytes = b"", **fields: int) -> None:
-        # If it has ended, `_listen` finds that out.
+        # If the agent has ended, `_listen` notices.
         with self._lock, contextlib.suppress(OSError, ValueError):
             messages.send(self._to, {"do": what, **fields}, load)
 

@@ -1,8 +1,9 @@
-"""The time that the ranks of a job get when they are asked to end, on whatever machine they run.
+"""The grace period of a job: the time that ranks on all machines get to end when asked to.
 
-Nobody's end may end the others: MPI's launchers kill all ranks when the first has ended. So the
-keepers (keeper.py) are told to hold their rank's end back, before the ranks are told to end, and
-are released when all have. On other machines their agent, started by ssh or srun, does that.
+MPI's launchers kill all ranks when the first rank has ended. Therefore the keepers (keeper.py)
+first get a signal to hold back reports of their ranks' ends. Then the ranks are asked to end. When
+all ranks have ended, the keepers are released. On each other machine, an agent started by ssh or
+srun does this.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from tf_hvd.core import contract
 from tf_hvd.core.ranks_text import ranks_text
@@ -18,20 +19,22 @@ from tf_hvd.launch.job.far_agent import FarAgent
 from tf_hvd.launch.machine import keeper
 from tf_hvd.launch.machine.rank_signals import Ranks
 
-# In seconds: how long the other ranks are not told yet for a machine that does not answer at first;
-# for one to answer later, and between two looks; for what has been told to be done. For who is
-# killed to be gone, and between two looks then.
+# In seconds: the time that machines get to answer before any rank is asked to end; the time for a
+# later answer; between two looks; for a command to be carried out. The time for killed ranks to be
+# gone, and between two looks then.
 _REACHED, _ANSWER, _LOOK, _DONE = 3.0, 20.0, 0.1, 5.0
 _GONE, _SOON = 2.0, 0.02
 
 
 class Grace:
-    """Asks a job's ranks to end, once, and waits until all have. For the thread that supervises.
+    """Asks a job's ranks to end, and waits for them. Only the supervising thread may use it.
 
     Args:
-        hosts: the machines other than this one.
-        agent: gives that of such a machine, which is started if it does not run; None where
-            nothing is known that reaches them.
+        job: the job's name.
+        hosts: the other machines of the job.
+        agent: takes the name of such a machine, starts an agent there if none is running, and
+            returns the agent. None if no way to reach these machines is known.
+        signum: the signal that asks the ranks to end.
     """
 
     def __init__(
@@ -45,14 +48,18 @@ class Grace:
         self._hosts, self._agent, self._signum = hosts, agent, signum
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._ask, name="grace", daemon=True)
-        # What the thread has found out; read when it has ended: the hosts that were not reached,
-        # and the ranks that had not ended, and had to be killed.
+        # Results of the thread, read when the thread has ended: the hosts that were not reached,
+        # and the ranks that were killed because they had not ended.
         self._unreached = [] if agent else list(hosts)
         self._killed: list[int] = []
 
-    def begin(self) -> str:
-        """Asks them; returns who is asked, as a sentence has it. Empty: nobody."""
+    def begin(self, unnamed: Collection[int] = ()) -> str:
+        """Ask the ranks to end; return a text that names them, or "" if there are no ranks.
+
+        The text omits the `unnamed` ranks if other ranks are running on this machine.
+        """
         here = self._here.alive()
+        here = [each for each in here if each not in unnamed] or here
         who = [ranks_text(here)] * bool(here)
         if self._agent and self._hosts:
             who.append(f"{'those' if here else 'the ranks'} on {', '.join(self._hosts)}")
@@ -62,19 +69,23 @@ class Grace:
         return " and ".join(who)
 
     def end(self) -> None:
-        """The time is over: who has not ended is killed. Returns when that is done."""
+        """End the grace period: kill the ranks that have not ended and wait for their end."""
         self._over.set()
         self._thread.join(_DONE)
 
-    def text(self) -> str:
+    def killed(self) -> list[int]:
+        """Return the ranks that were killed because they did not end in time."""
         self._thread.join(_DONE)
-        if self._killed:
-            how = f"{ranks_text(self._killed)} had not ended yet and had to be killed"
+        return self._killed
+
+    def text(self) -> str:
+        if self.killed():
+            how = f"{ranks_text(self._killed)} did not end in time and got SIGKILL"
         else:
-            how = f"all ranks{' of this machine' * bool(self._unreached)} ended by themselves"
+            how = f"all ranks{' on this machine' * bool(self._unreached)} ended on their own"
         if self._unreached:
             hosts = ", ".join(self._unreached)
-            how += f"; those on {hosts}, not reached in time, were ended by the MPI launcher"
+            how += f"; {hosts} did not answer in time, so the MPI launcher ended the ranks there"
         return f"tf_hvd run: the job was ended by {self._signum.name}; {how}"
 
     def _ask(self) -> None:
@@ -96,16 +107,16 @@ class Grace:
             until = time.monotonic() + _GONE
             while self._alive(links) and time.monotonic() < until:
                 time.sleep(_SOON)
-        # One keeper's end has MPI's launcher kill the others, which by now have nothing to do.
-        # Those of this machine come last: others clear what their ranks have left here.
+        # MPI's launcher kills all keepers when one ends; by now the keepers have nothing left to
+        # do. This machine's keepers come last, so that the others can clean up first.
         for link in links:
-            link.close()  # its keepers are released then
+            link.close()  # this releases its keepers
         for link in links:
             link.wait()
         self._here.to_keepers(keeper.RELEASE)
 
     def _silent(self, links: list[FarAgent], until: float) -> list[FarAgent]:
-        """Has machines look which ranks have not ended; takes out, and returns, who is silent."""
+        """Ask the agents which ranks still run; remove and return the agents that do not answer."""
         for link in links:
             link.look()
         silent = [link for link in links if not link.has_looked(until, self._over)]
@@ -113,7 +124,7 @@ class Grace:
         return silent
 
     def _take_late(self, links: list[FarAgent], late: list[FarAgent]) -> None:
-        """Tells the ranks of machines that are reached by now: a login may take long."""
+        """Ask the ranks to end on machines that answered late, for example after a slow login."""
         for link in list(late):
             if link.has_looked(0.0, self._over):
                 link.signal(contract.TO_PROGRAMS, self._signum)
@@ -130,9 +141,9 @@ class Grace:
             self._unreached.append(link.host)
 
     def _alive(self, links: list[FarAgent]) -> list[int]:
-        """The ranks that have not ended. Forgets machines that do not answer any more."""
+        """Return the ranks that have not ended, and give up machines that no longer answer."""
         silent = self._silent(links, time.monotonic() + _ANSWER)
-        if self._over.is_set():  # they are told what the others are
+        if self._over.is_set():  # they get the same signals as the other machines
             links += silent
         else:
             self._give_up(silent)

@@ -1,7 +1,7 @@
-"""Whether the other hosts can be reached, and have what this job needs, before any of it starts.
+"""Check before a job starts that other hosts can be reached and meet the job's needs.
 
-MPI's launchers tell of a host that cannot be reached on a page about daemons and firewalls, and of
-one that has another TensorFlow not at all.
+MPI's launchers report an unreachable host with a page of text about daemons and firewalls. They do
+not notice if a host has a different version of TensorFlow.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ from tf_hvd.launch.job.launchers import FAMILY_NAMES, Launcher, user_home, versi
 _ANSWER_SECONDS = 60
 _AT_ONCE = 32
 _MARK = "tf_hvd found "
-_LACKS = "no {} there; all hosts need it at the same place"
+_LACKS = "no {} there; all hosts need it at the same path"
+_DAMAGED = "the installation of {} there is damaged (no version); reinstall it"
 
 _CURES = {
     "resolve hostname": "check the name in -H or the host file",
-    "Host key verification": "log in once by hand, ssh {host}, to accept its key",
-    "Permission denied": "ssh must not ask for a password: ssh-copy-id {host}, or -i FILE",
-    "refused": "is an ssh server running there, and at this port (-p PORT)?",
-    "timed out": "is it switched on, and can it be reached from here?",
-    "No route": "is it switched on, and can it be reached from here?",
+    "Host key verification": "log in once manually, ssh {host}, to accept its key",
+    "Permission denied": "set up a login without a password: ssh-copy-id {host}, or -i FILE",
+    "refused": "check that an SSH server runs there, at this port (-p PORT)",
+    "timed out": "check that it is switched on and can be reached from here",
+    "No route": "check that it is switched on and can be reached from here",
 }
 
-# For /bin/sh: what looks is Python, the program's or, where that is not there, any other. A machine
-# without one has nothing to say, and may run what needs none.
+# For /bin/sh: runs the check with the program's Python or, if that is missing, with another Python.
+# A machine without Python reports nothing; it can still run programs that need no Python.
 _SCRIPT = """\
 cd {folder} 2>/dev/null
 PATH={path}; export PATH
@@ -48,8 +49,9 @@ done
 printf '%s\\n' {otherwise}
 """
 
-# Not by `import tf_hvd`, which takes TensorFlow's seconds. RECORD has the hashes of what the wheel
-# brought, which tell wheels of one version apart, and what the installer added, which does not.
+# Does not import tf_hvd, which would load TensorFlow for seconds. RECORD has the hashes of the
+# wheel's files, which distinguish builds of the same version. Entries that the installer added
+# are skipped.
 _FACTS = f"""
 import hashlib, importlib.metadata, json, os, re, shutil, subprocess, sys
 
@@ -70,12 +72,18 @@ def version(*packages):
             found = importlib.metadata.distribution(package)
         except importlib.metadata.PackageNotFoundError:
             continue
+        try:
+            number = found.version
+        except Exception:
+            number = None
+        if not number:
+            raise LookupError(package)
         if package != "tf_hvd":
-            return found.version
+            return number
         lines = (found.read_text("RECORD") or "").splitlines()
         ours = sorted(x for x in lines if x.startswith("tf_hvd/") and ".pyc," not in x)
         build = hashlib.sha256(chr(10).join(ours).encode()).hexdigest()[:8]
-        return found.version + ", build " + build
+        return number + ", build " + build
     return "none"
 
 if not os.path.isdir(needs["folder"]):
@@ -88,8 +96,11 @@ else:
     addresses = printed("ip", "-o", "-4", "addr", "show", "up")
     found = {{"addresses": re.findall(" inet ([0-9./]*)", addresses)}}
     if needs["python"]:
-        found["tf_hvd"] = version("tf_hvd")
-        found["TensorFlow"] = version("tensorflow", "tensorflow-cpu", "tf-nightly")
+        try:
+            found["tf_hvd"] = version("tf_hvd")
+            found["TensorFlow"] = version("tensorflow", "tensorflow-cpu", "tf-nightly")
+        except LookupError as error:
+            found = {{"wrong": {_DAMAGED!r}.format(*error.args)}}
     found["MPI"] = printed(needs["launcher"], "--version")
 print({_MARK!r} + json.dumps(found))
 """
@@ -99,25 +110,30 @@ print({_MARK!r} + json.dumps(found))
 class Needs:
     launcher: Launcher
     program: str
-    """As on the command line."""
+    """The program, as given on the command line."""
     python: str
-    """The interpreter that the program is for; empty if it is not for Python, or not known."""
+    """The program's Python interpreter; empty if the program has none or it is unknown."""
     environ: Mapping[str, str]
-    """The ranks'."""
+    """The ranks' environment."""
     ssh: Sequence[str]
-    """The command that reaches a host, but for its name."""
+    """The words of the ssh command, without the host's name."""
 
 
 def check_hosts(hosts: Sequence[Host], needs: Needs) -> tuple[list[str], list[str]]:
-    """Asks all hosts at once, this machine too if it is one of them.
+    """Check all hosts in parallel, including this machine if it is listed.
+
+    Args:
+        hosts: the hosts of the job.
+        needs: the programs and versions that each host needs.
 
     Returns:
-        The networks, as `172.17.0.0/16`, by which they do not reach each other, and those in which
-        each has an address of its own.
+        Two lists of networks, such as `172.17.0.0/16`. The hosts cannot reach each other through
+        the networks in the first list. Each host has its own address in every network in the
+        second list.
 
     Raises:
-        HostsError: some cannot be reached, lack something, or have another version of something
-            than this machine, or than the first where this one is not among them.
+        HostsError: hosts cannot be reached, lack something, or have different versions. The
+            versions must match this machine's or, if it is not listed, the first host's.
     """
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         answers = dict(zip(hosts, pool.map(lambda host: _ask(host, needs), hosts), strict=True))
@@ -153,7 +169,7 @@ def _script(needs: Needs) -> str:
 
 
 def _ask(host: Host, needs: Needs) -> dict[str, Any]:
-    """What a host has, by the names in `_FACTS`; or what is "wrong" with it."""
+    """Return a host's facts, with keys from `_FACTS`, or its fault under the key "wrong"."""
     here = all_local([host], socket.gethostname())
     try:
         ended = subprocess.run(
@@ -162,20 +178,20 @@ def _ask(host: Host, needs: Needs) -> dict[str, Any]:
             timeout=_ANSWER_SECONDS, env={"HOME": user_home(), **needs.environ}, check=False,
         )  # fmt: skip
     except FileNotFoundError:
-        return {"wrong": f"host {host.name}: this machine has no ssh to reach it with"}
+        return {"wrong": f"host {host.name}: ssh is not installed on this machine"}
     except subprocess.TimeoutExpired:
-        return {"wrong": f"host {host.name}: no answer by ssh within {_ANSWER_SECONDS} s"}
+        return {"wrong": f"host {host.name}: no answer over ssh within {_ANSWER_SECONDS} s"}
     last = next((one for one in reversed(ended.stderr.splitlines()) if one.strip()), "").strip()
     last = last or f"exit code {ended.returncode}"
     if ended.returncode == 255:  # ssh's own
         cures = (cure for part, cure in _CURES.items() if part in last)
-        cure = next(cures, "does `ssh {host} true` work?").format(host=host.name)
+        cure = next(cures, "check that `ssh {host} true` works").format(host=host.name)
         return {"wrong": f"host {host.name}: {last.rstrip('.')}; {cure}"}
-    # A login may print whatever it likes before it.
+    # A login may print any text before the answer.
     said = [line for line in ended.stdout.splitlines() if line.startswith(_MARK)]
     try:
         found: dict[str, Any] = json.loads(said[-1][len(_MARK) :])
-    except (IndexError, ValueError):  # not a word of it, or it was cut
+    except (IndexError, ValueError):  # the answer is missing or incomplete
         return {"wrong": f"host {host.name}: the check there failed: {last}"}
     if "wrong" in found:
         found["wrong"] = f"host {host.name}: {found['wrong']}"
@@ -185,9 +201,10 @@ def _ask(host: Host, needs: Needs) -> dict[str, Any]:
 
 
 def _networks(of_hosts: Sequence[frozenset[str]]) -> tuple[list[str], list[str]]:
-    """A network in which hosts have the same address is private: so all have Docker's bridge.
+    """Return the hosts' private networks and the networks that all hosts share.
 
-    Unless another host has an address of its own there: then they may be one network, after all.
+    A network in which hosts have the same address is private to each host, like Docker's bridge.
+    If another host has a unique address in the network, the network may be common after all.
     """
     times = Counter(ipaddress.ip_interface(one) for addresses in of_hosts for one in addresses)
     own = Counter(one.network for one, number in times.items() if number == 1)

@@ -1,4 +1,4 @@
-"""Host lists: `-H name:slots,...` and host files, read into one form. Pure, no I/O."""
+"""Parsers for host lists: `-H name:slots,...` and host files. Pure functions without I/O."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tf_hvd.launch.errors import UsageError
 
 FEWER_RANKS = "ask for fewer ranks or give hosts more slots"
-"""What to do where `-H` or a hostfile has too few slots."""
+"""The fix if `-H` or a host file has too few slots."""
 
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1"})
@@ -26,14 +26,21 @@ class Host:
 
 
 def parse_hosts(text: str) -> tuple[Host, ...]:
-    """Reads a host list as given to `-H`, as `node1:4,node2:4`, in the order of the ranks."""
+    """Parse the `-H` argument, such as `node1:4,node2:4`. Ranks fill the hosts in this order."""
     return _distinct([parse_entry(entry.strip(), "-H") for entry in text.split(",")])
 
 
 def parse_hostfile(text: str, path: str) -> tuple[Host, ...]:
-    """Reads a host file in the form of Open MPI (`name slots=4`) or of MPICH (`name:4`).
+    """Parse a host file in the format of Open MPI (`name slots=4`) or MPICH (`name:4`).
 
-    Blank lines and what follows a `#` are skipped. Errors name the path.
+    Blank lines and comments (`#`) are skipped.
+
+    Args:
+        text: the contents of the file.
+        path: the path of the file, for error messages.
+
+    Raises:
+        UsageError: a line cannot be parsed, or the file contains no hosts.
     """
     hosts = []
     for number, line in enumerate(text.splitlines(), start=1):
@@ -42,12 +49,12 @@ def parse_hostfile(text: str, path: str) -> tuple[Host, ...]:
             entry = re.sub(r"\s+slots\s*=\s*", ":", entry)
             hosts.append(parse_entry(entry, f"{path}, line {number}"))
     if not hosts:
-        raise UsageError(f"{path} names no host; write one `name slots=N` a line")
+        raise UsageError(f"{path} contains no hosts; write one `name slots=N` per line")
     return _distinct(hosts)
 
 
 def check_slots(hosts: Sequence[Host], ranks: int, cure: str) -> None:
-    """Refuses more ranks than the hosts have slots; `cure` is what the user can do then."""
+    """Raise a UsageError with the fix `cure` if the hosts have fewer slots than `ranks`."""
     slots = sum(host.slots for host in hosts)
     if ranks > slots:
         listed = ",".join(map(str, hosts))
@@ -56,7 +63,7 @@ def check_slots(hosts: Sequence[Host], ranks: int, cure: str) -> None:
 
 
 def placed(hosts: Sequence[Host], ranks: int) -> tuple[Host, ...]:
-    """The hosts that get any of the ranks, and how many: hosts are filled in order."""
+    """Fill the hosts in order; return those that get ranks, with rank counts as slots."""
     found = []
     for host in hosts:
         taken = min(host.slots, ranks)
@@ -68,11 +75,11 @@ def placed(hosts: Sequence[Host], ranks: int) -> tuple[Host, ...]:
 
 
 def all_local(hosts: Sequence[Host], this_host: str) -> bool:
-    """True if every host of the list is the machine named `this_host`."""
+    """Return whether every host in the list is the machine named `this_host`."""
     short = this_host.partition(".")[0]
     names = {*_LOCAL_NAMES, this_host, short}
     for host in hosts:
-        # Where this machine does not know its domain, a scheduler may.
+        # A scheduler may know the domain of this machine even if the machine does not.
         bare = host.name.partition(".")[0] if short == this_host else host.name
         if host.name not in names and bare != short:
             return False
@@ -80,7 +87,7 @@ def all_local(hosts: Sequence[Host], this_host: str) -> bool:
 
 
 def is_same(name: str, other: str) -> bool:
-    """True if two names can be those of one machine: one of them may lack its domain."""
+    """Return whether two names may refer to the same machine; either may lack the domain."""
     name, other = name.lower(), other.lower()
     if name == other or is_address(name) or is_address(other):
         return name == other
@@ -97,7 +104,7 @@ def is_address(name: str) -> bool:
 
 
 def parse_entry(entry: str, where: str) -> Host:
-    """Reads one host, `name:slots`; an error says where it was given."""
+    """Parse one host, `name:slots`; error messages name its source, `where`."""
     if entry.count(":") > 1 or entry.startswith("["):
         raise UsageError(
             f"{where}: {entry!r} is not name:slots; for an IPv6 address write a host name instead"
@@ -113,8 +120,8 @@ def parse_entry(entry: str, where: str) -> Host:
         )
     if not (slots.isascii() and slots.isdigit() and int(slots) > 0):
         raise UsageError(
-            f"{where}: {slots!r} slots in {entry!r} is not a positive number; "
-            f"write {name}:1 or more"
+            f"{where}: the number of slots in {entry!r} must be a positive integer, "
+            f"for example {name}:1"
         )
     return Host(name, int(slots))
 

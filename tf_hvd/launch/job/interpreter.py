@@ -1,4 +1,4 @@
-"""The Python that runs a program; it need not be the one that tf_hvd is installed in."""
+"""Find the Python that runs a program. That Python may not have tf_hvd installed."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from pathlib import Path
 
 from tf_hvd.core import files
 
-# Also for a Python 2, which says nothing then.
+# Python 2 also runs this code, but prints nothing.
 _ASK = "import importlib.util as u; print(u.find_spec('tf_hvd') is None)"
-# As python3.13t, python3-dbg; not python_train.sh.
+# Matches python3.13t and python3-dbg, but not python_train.sh.
 _NAME = re.compile(r"python[\d.]*[a-z]*(-dbg)?")
 _PATIENCE = 10.0  # seconds
 _SCRIPT = 1 << 24  # bytes
 
 
 def is_interpreter(program: str) -> bool:
-    """Whether a program is Python itself, told by its name."""
+    """Return whether a program is a Python interpreter, judged by its file name."""
     return bool(_NAME.fullmatch(Path(os.path.realpath(program)).name))
 
 
 def reads_program(command: Sequence[str]) -> bool:
-    """Whether Python, with such a command line, reads its program from the standard input."""
+    """Return whether Python, started with these words, reads its program from standard input."""
     words = iter(command[1:])
     for word in words:
         if word in ("-W", "-X", "--check-hash-based-pycs"):
@@ -38,25 +38,41 @@ def reads_program(command: Sequence[str]) -> bool:
     return True
 
 
+def ignoring_option(command: Sequence[str]) -> str:
+    """Return the option that makes Python ignore PYTHONPATH (-I or -E); "" if there is none."""
+    if not is_interpreter(command[0]):
+        return ""
+    for word in command[1:]:
+        if not word.startswith("-") or word.startswith("--") or word in ("-", "-c", "-m"):
+            break
+        found = set(word) & set("IE")
+        if found and word[1] not in "WX":
+            return f"-{found.pop()}"
+    return ""
+
+
 def is_python(program: str) -> bool:
-    """Whether a program is Python or a script for it, told by its name and its first line."""
+    """Return whether a program is Python or a Python script, judging by name and first line."""
     return bool(python_of(program, os.environ))
 
 
 def is_for_horovod(command: Sequence[str]) -> bool:
-    """Whether a Python program may be written for Horovod, told by the script in its command."""
+    """Return whether a Python program may be written for Horovod, judged by the script's text."""
     script = next((word for word in command if word.endswith(".py")), None)
     if script is None:
         return True
     try:
         text = files.read(script, _SCRIPT)
-    except OSError:  # Python has said enough
+    except OSError:  # Python has reported the error
         return False
     return b"horovod" in text and b"tf_hvd" not in text
 
 
 def python_of(program: str, environ: Mapping[str, str]) -> str:
-    """The Python that runs a program: itself, or that of a script's first line; else empty."""
+    """Return the Python that runs a program, or "" if the program is not Python.
+
+    The result is the program itself, or the interpreter in the first line of a script.
+    """
     if is_interpreter(program):
         return program
     try:
@@ -73,18 +89,18 @@ def python_of(program: str, environ: Mapping[str, str]) -> str:
 
 
 def missing_text(program: str, environ: Mapping[str, str]) -> str:
-    """The line for a job that failed in a Python without tf_hvd; empty if it has it, or is none."""
+    """Return the message for a job that failed in a Python without tf_hvd; "" in other cases."""
     python = shutil.which(python_of(program, environ), path=environ.get("PATH"))
     if python is None or python == sys.executable or not _lacks_us(python, environ):
         return ""
     return (
-        f"tf_hvd run: the program ran in {python}, which has no tf_hvd and none of what is "
-        f"installed with it; start it with {sys.executable}, or install tf_hvd there"
+        f"tf_hvd run: tf_hvd is not installed in {python}, which ran the program; start it with "
+        f"{sys.executable}, or install tf_hvd there"
     )
 
 
 def _lacks_us(python: str, environ: Mapping[str, str]) -> bool:
-    # Not from the folder that this is called in: a checkout of tf_hvd is no installation.
+    # Not in the current folder, which may be a checkout of tf_hvd rather than an installation.
     try:
         answer = subprocess.run(
             [python, "-c", _ASK],

@@ -1,4 +1,4 @@
-"""Where the output of `tf_hvd.run`'s ranks goes: to the caller's own, or into a notebook's cell."""
+"""Copy the output of `tf_hvd.run`'s ranks to the caller's output or to a notebook cell."""
 
 import os
 import subprocess
@@ -12,15 +12,20 @@ from tf_hvd.launch.machine.lines import UTF_8, Reader
 
 
 def options() -> list[str]:
-    """Options of `tf_hvd run` for output that goes to a cell."""
+    """Return additional `tf_hvd run` options for output that goes to a notebook cell."""
     return ["--tag-output"] if _is_notebook() else []
 
 
 def start(command: Sequence[str], ranks: int = 0) -> tuple[subprocess.Popen[bytes], Reader]:
-    """Starts a job, without input and in a session of its own: an interrupt is not for it.
+    """Start a job without input and in its own session, which Ctrl-C does not reach.
 
-    Returns its process, and the reader that takes its output to the present `sys.stdout` and
-    `sys.stderr`.
+    Args:
+        command: the command line that starts the job.
+        ranks: number of ranks; 0 if unknown (default).
+
+    Returns:
+        The job's process, and the reader that copies the job's output to the current `sys.stdout`
+        and `sys.stderr`.
     """
     in_cell, reader = _is_notebook(), Reader()
     pipes: list[int | None] = [None, None]
@@ -43,8 +48,8 @@ def start(command: Sequence[str], ranks: int = 0) -> tuple[subprocess.Popen[byte
 
 
 def _is_notebook() -> bool:
-    """Whether what is printed here goes to a cell: of Jupyter, or of what uses its kernel."""
-    # Spyder and others make classes of their own from ipykernel's.
+    """Return whether this process's output goes to a cell of Jupyter or of a similar program."""
+    # Spyder and other programs derive their own classes from ipykernel's class.
     return any(each.__module__.startswith("ipykernel.") for each in type(sys.stdout).__mro__)
 
 
@@ -61,7 +66,10 @@ def _plain(write: Callable[[str], Any]) -> Callable[[bytes], bool]:
 def _into_cell(
     write: Callable[[str], Any], ranks: int
 ) -> tuple[Callable[[bytes], bool], Callable[[float], bool]]:
-    """Takes tagged lines, and shows them as a terminal gets them: a cell redraws lines as well."""
+    """Return two functions that show tagged lines in a cell as on a terminal.
+
+    A cell redraws lines that end with a carriage return, as a terminal does.
+    """
     screen = Screen(write, banners=True, ranks=ranks, marked=True)
     add = _plain(lambda text: screen.add(None, text, time.monotonic()))
 

@@ -1,6 +1,6 @@
-"""What is known of one start of a job: its ranks of this machine, and what each has said.
+"""The state of one start of a job: the ranks on this machine and their messages.
 
-From it alone follow who brought a job down, what is said at its end, and its exit code.
+The explanation of a failure and the job's exit code are derived from this state.
 """
 
 from __future__ import annotations
@@ -16,53 +16,53 @@ from tf_hvd.core import contract
 from tf_hvd.launch.machine import proc
 
 _RAISED = 1  # the exit code of a program that an exception ends
-# Minus the signals by which launchers end the others; None: their keepers too.
+# Minus the signals by which launchers end other ranks; None if the keeper was killed as well.
 _KILLED = (None, -signal.SIGTERM, -signal.SIGKILL)
 
 
 @dataclass
 class Rank:
     process: int = 0
-    """Its program's; 0: it has not reported."""
+    """Process id of the rank's program; 0 if the rank has not reported."""
     keeper: int = 0
-    """The process that waits for its end, and tells it; 0: none does."""
+    """Process id of the rank's keeper, which reports the rank's end; 0 without a keeper."""
     code: int | None = None
-    """How its program ended: the exit code, or minus the signal; None: not known."""
+    """The program's exit code, or minus its signal; None if unknown."""
     said: dict[str, int] = field(default_factory=dict)
-    """When it said what, in nanoseconds of the clock."""
+    """The rank's messages, and the time of each in nanoseconds since the epoch."""
     segments: list[str] = field(default_factory=list)
-    """Of MPI's, in /dev/shm, when it joined."""
+    """MPI's segments in /dev/shm when the rank joined."""
     where: str = ""
-    """Where its program raised the exception that ended it."""
+    """The place in the program that raised the exception that ended the rank."""
     exception: str = ""
-    """That exception; empty if none did."""
+    """The exception that ended the rank; empty if none did."""
 
 
 @dataclass
 class JobState:
-    """The ranks of this machine. Any thread.
+    """The ranks on this machine and their messages. Any thread may use it.
 
-    What is asked of it are facts of the moment; ask when the agent has settled.
+    Methods return the current state; call them after the agent has settled.
     """
 
     job: str = ""
     killed_before: int | None = field(default_factory=proc.killed_for_memory)
-    """How many processes the kernel had killed for memory when the job began; None: unknown."""
+    """Number of processes that the OOM killer had killed when the job began; None if unknown."""
     recordings: dict[int, int] = field(default_factory=dict)
-    """The file in which each such rank's calls are recorded, by rank."""
+    """The file descriptor of each rank's recording, by rank."""
     sessions: set[int] = field(default_factory=set)
-    """The sessions that the launcher has put their processes into."""
+    """The sessions into which the launcher put the ranks' processes."""
     called: set[int] = field(default_factory=set)
-    """The processes that have called `init`, be it in vain."""
+    """Ids of the processes that have called `init`, even if the call failed."""
     inner: set[str] = field(default_factory=set)
-    """What was said of jobs that ranks have started."""
+    """Messages from jobs that ranks have started: NESTED, INNER."""
     _callers: set[int] = field(default_factory=set)  # ranks that have called `init` for all ranks
     _alone: set[int] = field(default_factory=set)  # processes of `called` that joined no job
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _ranks: dict[int, Rank] = field(default_factory=dict)  # guarded by _lock
 
     def hear(self, message: dict[str, Any], load: bytes) -> None:
-        """Takes what a rank, its keeper or a job that it has started has said."""
+        """Process a message from a rank, from its keeper, or from a job that the rank started."""
         what = message["do"]
         with self._lock:
             if what == contract.CALLED:
@@ -94,9 +94,10 @@ class JobState:
             rank.exception = load.decode(errors="replace")
 
     def hear_end(self, process: int) -> None:
-        """A process says no more. A keeper that has not told how its rank has ended was killed.
+        """Process the end of a connection.
 
-        The launcher takes that for the rank's end, and the kernel makes it so (keeper.py).
+        A keeper that has not reported its rank's end was killed. The launcher mistakes the keeper's
+        end for the rank's end, and the kernel then kills the rank (keeper.py).
         """
         with self._lock:
             for rank in self._ranks.values():
@@ -104,7 +105,7 @@ class JobState:
                     rank.said.setdefault(contract.ENDED, time.time_ns())
 
     def take_recording(self, number: int, file: int) -> None:
-        """Keeps the file in which a rank's calls are recorded, instead of the one before."""
+        """Keep the file of a rank's recording, and close the rank's previous file."""
         with self._lock:
             if number in self.recordings:
                 os.close(self.recordings[number])
@@ -128,19 +129,19 @@ class JobState:
         return {n for n, rank in self._all().items() if any(each in rank.said for each in what)}
 
     def segments(self) -> list[str]:
-        """What killed ranks may leave of MPI's in /dev/shm."""
+        """MPI's segments that killed ranks may leave in /dev/shm."""
         return [name for rank in self._all().values() for name in rank.segments]
 
     def joined(self) -> bool:
-        """Whether a rank of this machine has joined the job, or was told to stay out of it."""
+        """Return whether a rank here joined the job or was kept out of it by TF_HVD_ALONE=1."""
         return bool(self.said(contract.JOINED) or self._alone)
 
     def codes(self) -> dict[int, int]:
-        """The exit code, or minus the signal, of each rank of this machine that has ended badly.
+        """Return the exit code, or minus the signal, of each failed rank on this machine.
 
-        Of those that an exception has ended it is that of an exception: at the end of another, who
-        was told of it, the launcher may end them before they have ended, or kill them. None of
-        Slurm's ranks, which start without our help.
+        A rank that raised an exception always gets the exit code for an exception, because the
+        launcher may kill the rank before it exits. Slurm's ranks have no keeper and are not
+        included.
         """
         codes = {}
         for number, rank in self._all().items():
@@ -152,19 +153,20 @@ class JobState:
         return codes
 
     def lost(self) -> dict[int, int]:
-        """Minus the signal of each rank of this machine that has ended with its keeper.
+        """Return minus the signal of each rank on this machine that ended with its keeper.
 
-        MPICH's launcher ends all ranks so when one has failed.
+        MPICH's launcher ends all ranks this way when one has failed.
         """
         ranks = self._all()
         ended = [n for n in self.said(contract.ENDED) if ranks[n].code is None]
         return dict.fromkeys(ended, -signal.SIGKILL)
 
     def began_to_end(self, number: int) -> int:
-        """When a rank's program raised, or began to leave the job or, at the latest, has ended.
+        """Return when a rank's program raised, began to leave or ended, whichever came first.
 
-        Others may be told of it, and end, before it has. In nanoseconds. One that leaves in order
-        may then be killed, for the end of another or by somebody: that is a bad end of its own.
+        The time is in nanoseconds since the epoch. Other ranks may notice the event, and end,
+        before this rank ends. If a rank was killed while it was leaving, the time of the kill
+        counts.
         """
         rank, ends = self._all()[number], [contract.RAISED, contract.ENDED]
         if rank.code not in _KILLED:
@@ -172,28 +174,36 @@ class JobState:
         return min(rank.said[what] for what in ends if what in rank.said)
 
     def exception(self, number: int) -> tuple[str, str]:
-        """Where a rank's program raised the exception that ended it, and which; empty if none."""
+        """Return the place and the text of the exception that ended a rank; "" for no exception."""
         rank = self._all().get(number, Rank())
         return rank.where, rank.exception
 
     def raised(self) -> dict[int, int]:
-        """The ranks of this machine whose program an exception ends, and their processes."""
+        """Return the process ids, by rank, of this machine's ranks that raised an exception."""
         told = self.said(contract.RAISED)
         return {number: pid for number, pid in self.ranks.items() if number in told}
 
     def cut_short(self) -> list[int]:
-        """The ranks of this machine that have not ended well, or not by themselves."""
+        """Return the ranks on this machine that have not ended with exit code 0."""
         return sorted(n for n, rank in self._all().items() if rank.keeper and rank.code != 0)
 
+    def start_again(self) -> bool | None:
+        """Return whether all ranks on this machine ended with exit code START_AGAIN.
+
+        Returns None if unknown: no rank ran here, or the ranks have no keepers (Slurm).
+        """
+        kept = [rank for rank in self._all().values() if rank.keeper]
+        return all(rank.code == contract.START_AGAIN for rank in kept) if kept else None
+
     def ended_inside(self) -> list[int]:
-        """The ranks of this machine that ended with exit code 0 but never left the job."""
+        """Return this machine's ranks that ended with exit code 0 but without leaving the job."""
         inside = self.said(contract.JOINED) - self.said(contract.LEFT, contract.EXITS)
         return sorted(inside.difference(self.cut_short()))
 
     def ended_before(self) -> list[int]:
-        """The ranks of this machine that ended with exit code 0 and had not called `init`.
+        """Return this machine's ranks that ended with exit code 0 without calling `init`.
 
-        None if no other rank has called it: then nobody waited for them.
+        The list is empty if no rank has called `init`, because then no rank waited for them.
         """
         if not self.called:
             return []
@@ -201,24 +211,25 @@ class JobState:
         ranks = self.ranks.items()
         return sorted(n for n, process in ranks if process not in self.called and n not in came)
 
-    def told_to_be_alone(self) -> list[int]:
-        """The ranks of this machine that `TF_HVD_ALONE=1` kept out, where others did join or wait.
+    def ranks_with_alone_set(self) -> list[int]:
+        """Return this machine's ranks that `TF_HVD_ALONE=1` kept out of the job.
 
-        None if all were: then nobody waited for them.
+        The list is empty if no other rank joined or waited, because then no rank waited for them.
         """
         if not self.called - self._alone:
             return []
         return sorted(number for number, process in self.ranks.items() if process in self._alone)
 
     def in_init(self) -> set[int]:
-        """The ranks of this machine that wait in `init` for all others."""
+        """Return the ranks on this machine that wait in `init` for the other ranks."""
         alive = {each for each, process in self.ranks.items() if proc.is_alive(process)}
         return alive & self._callers - self.said(contract.JOINED)
 
     def awaited(self) -> list[int]:
-        """The ranks of this machine that have not called `init`, or are stopped, where others wait.
+        """Return this machine's ranks for which other ranks wait in `init`.
 
-        None where `init(comm)` may do without some.
+        They have not called `init` yet, or are stopped. Calls to `init(comm)`, which may need only
+        some ranks, do not count as waiting.
         """
         waiting, ranks = self.in_init(), self.ranks
         stopped = {each for each in waiting if proc.is_stopped(ranks[each])}
@@ -227,22 +238,22 @@ class JobState:
         return sorted(stopped | ranks.keys() - self._callers - self.said(contract.JOINED))
 
     def failed(self) -> list[int]:
-        """The ranks of this machine at whose end the whole job is to end.
+        """Return the ended ranks on this machine that must end the whole job.
 
-        Those that a signal ended, and those that had joined the job and ended with an error,
-        unless they had left it by `shutdown()`. For a moment also one that has just ended well.
+        A signal ended these ranks, or they joined the job and ended with an error without first
+        calling `shutdown()`. A rank that has just ended with code 0 is briefly included.
         """
         ranks = self._all()
         inside = self.said(contract.JOINED) - self.said(contract.LEFT)
         failed = []
         for number in self.cut_short():
             code = ranks[number].code
-            # None: it was killed, and with it the process that was to say so.
+            # None: the rank was killed together with its keeper, which would have reported it.
             if code is None or code < 0 or number in inside:
                 failed.append(number)
         return [each for each in failed if not proc.is_alive(ranks[each].process)]
 
     def all_ended(self, here: int) -> bool:
-        """Whether all of this machine's `here` ranks have started, and have ended."""
+        """Return whether all `here` ranks on this machine have started and ended."""
         pids = list(self.ranks.values())
         return len(pids) >= here and not any(map(proc.is_alive, pids))

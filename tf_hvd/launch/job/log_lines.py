@@ -1,6 +1,6 @@
-"""Log lines of TensorFlow's native code, shown once where several ranks print the same.
+"""Show TensorFlow's native log lines and Python's warnings once for several ranks.
 
-TensorFlow prints four at each start of a rank, whatever is set.
+TensorFlow prints four of these lines whenever a rank starts, whatever the settings.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from tf_hvd.core.ranks_text import runs
 
-# In seconds: how long a line waits for other ranks to print it too, and is compared with theirs;
-# and after what pause a rank's repetitions of lines that were shown before are told.
+# In seconds: the time for which a line is held and compared with other ranks' lines; and the pause
+# after which a rank's repetitions of shown lines are reported.
 _ALIKE, _TELL = 5.0, 1.0
-# Lines that are remembered. No start prints as many.
+# The maximum number of remembered lines, which exceeds the number that a start prints.
 _MOST = 100
-# What a line begins with: time and level, and perhaps the thread. Some messages have another line,
-# without.
+# The beginning of a log line: the time, the level and possibly the thread. Some messages have a
+# second line without this beginning.
 _STAMP = (
     r"\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?: [{0}]"
     r"|[{0}]\d{{4}} \d\d:\d\d:\d+(?:\.\d+)?(?: +\d+)?"
@@ -30,7 +30,9 @@ _LOG_LINE = re.compile(
     rf"({_STAMP.format('IWEF')}) (?=\S+\.(?:cc|h):\d+\] )|{_UNSTAMPED}|\t \[\[\{{\{{node "
 )
 CHATTER = re.compile(rf"({_STAMP.format('IW')}) |{_UNSTAMPED}|\W*$")
-"""Lines that are not a rank's reason to end: empty ones, and those of lower levels."""
+"""Matches lines that do not explain a rank's end: empty lines and lower-level log lines."""
+# A warning printed by Python. The program's source line usually follows, indented by two spaces.
+_WARNING = re.compile(r"\S.*:\d+: \w*Warning: ")
 _ADDRESS = re.compile(r"\b0x[0-9a-f]+")
 
 
@@ -43,33 +45,41 @@ class _Line:
 
 
 class LogLines:
-    """Collects lines that are equal but for time, thread and addresses, each rank's in its order.
+    """Merges lines that differ only in time, thread and addresses, and keeps each rank's order.
 
     Args:
-        ranks: how many the job has: what all have printed waits no longer. 0: that is not known.
-        show: shows a line, or a note, of these ranks.
+        ranks: number of ranks in the job; 0 if unknown. A line that all ranks have printed is
+            shown immediately.
+        show: called with a list of ranks and a line or note to show.
     """
 
     def __init__(self, ranks: int, show: Callable[[Sequence[int], str], object]) -> None:
         self._ranks = ranks
         self._show = show
         self._lines: list[_Line] = []  # in the order in which they are shown
-        self._shown = 0  # so many of them are, and other ranks may print them yet
-        # Whose lines a rank has repeated after they were shown, and how many; since when.
+        self._shown = 0  # the number of lines shown that other ranks may still print
+        # By rank: the rank with the lines that it repeated, their number, and since when.
         self._late: dict[int, tuple[int, int]] = {}
         self._late_since = 0.0
+        # The warning in a rank's last line; the program's source line may follow.
+        self._warning: dict[int, str] = {}
 
     def take(self, who: int, line: str, now: float) -> bool:
-        """Takes a line, to be shown sooner or later; False if it is another kind of line."""
-        found = _LOG_LINE.match(line)
-        if self._ranks == 1 or not found:
+        """Take a log line or a warning, to show now or later; return False for any other line."""
+        found, warning = _LOG_LINE.match(line), self._warning.pop(who, "")
+        rest = warning and line.startswith("  ")
+        if self._ranks == 1 or not (found or rest or _WARNING.match(line)):
             return False
-        unstamped = _ADDRESS.sub("", line[len(found[1] or "") :])
+        unstamped = _ADDRESS.sub("", line[len(found[1] or "") if found else 0 :])
+        if rest:  # it belongs to this warning only, even if its text is common
+            unstamped = f"{warning}\n{unstamped}"
+        elif not found:
+            self._warning[who] = unstamped
         after = self._after(who)
         places = range(after, len(self._lines))
         same = next((at for at in places if self._lines[at].unstamped == unstamped), None)
         if same is None:
-            # As early as the rank's order allows: what the others print next may be the same.
+            # As early as the rank's order allows, because other ranks may print the same next.
             self._lines.insert(max(after, self._shown), _Line(line, unstamped, now, [who]))
         else:
             if same < self._shown:
@@ -79,13 +89,13 @@ class LogLines:
         return True
 
     def flush(self, who: int) -> None:
-        """Shows what is kept of a rank, before something else of it is shown."""
+        """Show a rank's held lines before another line from that rank is shown."""
         self._release(self._after(who))
         if who in self._late:
             self._tell()
 
     def tick(self, now: float) -> bool:
-        """Shows what has waited long enough; True if something is remembered."""
+        """Show lines that have waited long enough; return whether lines are still remembered."""
         over = [at for at, line in enumerate(self._lines) if now >= line.since + _ALIKE]
         end = max(self._shown, over[-1] + 1 if over else 0)
         while end < len(self._lines) and self._is_complete(self._lines[end]):
@@ -108,7 +118,7 @@ class LogLines:
         self._lines, self._shown = [], 0
 
     def _after(self, who: int) -> int:
-        """The place behind the last line that a rank has printed."""
+        """Return the index of the line after the last line that a rank has printed."""
         own = (at for at in reversed(range(len(self._lines))) if who in self._lines[at].ranks)
         return next(own, -1) + 1
 
@@ -116,7 +126,7 @@ class LogLines:
         return len(line.ranks) == self._ranks
 
     def _release(self, end: int) -> None:
-        """Shows the first lines, up to a place."""
+        """Show the lines before an index."""
         for line in self._lines[self._shown : end]:
             if not self._late.keys().isdisjoint(line.ranks):
                 self._tell()
@@ -139,6 +149,6 @@ class LogLines:
 
 
 def label(who: Sequence[int]) -> str:
-    """What a line of these ranks begins with: [0], or [ranks 2-5, 7]."""
+    """Return the label of a line from these ranks, such as `[0] ` or `[ranks 2-5, 7] `."""
     texts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs(who)]
     return f"[{'ranks ' * (len(who) > 1)}{', '.join(texts)}] "

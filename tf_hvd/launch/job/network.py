@@ -1,9 +1,9 @@
-"""On which interfaces a job listens: on one machine on none but loopback.
+"""The network interfaces that a job uses. A job on one machine listens only on loopback.
 
-MPI opens ways to other machines whether or not there are any, and its launchers listen on every
-interface. A job that stays on one machine opens none of these ways (environment.py), and its
-launcher is given a library (listen.cc) that makes it listen on loopback. On several machines Open
-MPI keeps to the network that they have in common, if that is one.
+MPI opens transports to other machines even if a job has none, and its launchers listen on every
+interface. For a job on one machine, environment.py disables these transports, and a preloaded
+library (listen.cc) makes the launcher listen on loopback. On several machines, Open MPI is
+restricted to the network that all machines share, if exactly one exists.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tf_hvd.core import contract
 from tf_hvd.launch.errors import UsageError
 
 _LIBRARY = Path(__file__).resolve().parents[2] / contract.PRELOADED
-# Arguments of the launchers that name machines, or who does; and those that say where to listen.
+# Launcher arguments that select machines, and launcher arguments that select interfaces.
 PLACES = (
     *("H", "host", "hosts", "hostfile", "machinefile", "f", "add-host", "add-hostfile"),
     *("dvm", "dvm-uri", "launcher", "rmk"),
@@ -29,34 +29,39 @@ LISTENING = ("iface", "localhost")
 
 
 def names(words: Sequence[str], options: Sequence[str]) -> bool:
-    """Whether the user's arguments for the launcher have one of these options."""
+    """Return whether the user's launcher arguments contain one of these options."""
     return any(w.startswith("-") and w.lstrip("-").partition("=")[0] in options for w in words)
 
 
 def loopback(family: str) -> str:
-    """The name of the loopback interface; empty if none is up, which MPICH does without.
+    """Return the name of the loopback interface, or "" if none is up.
 
     Raises:
-        UsageError: Open MPI's launcher and ranks would not reach each other, and wait.
+        UsageError: the interface is down, and the family is Open MPI. Its launcher and its ranks
+            would wait for each other. MPICH does not need the interface.
     """
     states = psutil.net_if_stats()
     down = [name for name, state in states.items() if not state.isup]
     for name, addresses in psutil.net_if_addrs().items():
-        # An alias is in this list only.
+        # An alias is only in this list.
         if name not in down and any(each.address == "127.0.0.1" for each in addresses):
             return name
     if family == "openmpi" and "lo" in down:
         raise UsageError(
-            "the loopback interface of this machine is down, and Open MPI needs it; bring it up: "
+            "this machine's loopback interface, which Open MPI needs, is down; run: "
             "ip link set lo up"
         )
     return ""
 
 
 def jobs_network(common: Sequence[str]) -> str:
-    """That of the networks which all machines share that is the only one of this machine's too.
+    """Return the only network in `common` that this machine belongs to, such as `10.0.0.0/24`.
 
-    As `10.0.0.0/24`; empty if there are several, or none.
+    Args:
+        common: the networks in which all hosts have addresses.
+
+    Returns:
+        The network, or "" if several or no networks match.
     """
     own = {
         str(ipaddress.IPv4Interface(f"{each.address}/{each.netmask}").network)
@@ -69,12 +74,12 @@ def jobs_network(common: Sequence[str]) -> str:
 
 
 def listening_on_loopback(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """What makes a launcher listen on loopback alone, besides its environment.
+    """Return the variables that make a launcher listen only on loopback.
 
-    The session's folder gets a link to the library, if that cannot be preloaded where it is.
+    If the library's path cannot be preloaded, a link to it is created in the session's `folder`.
     """
     library = _LIBRARY
-    if re.search("[ :]", str(library)):  # these stand between the names in LD_PRELOAD
+    if re.search("[ :]", str(library)):  # these separate the names in LD_PRELOAD
         library = folder / _LIBRARY.name
         library.symlink_to(_LIBRARY)
     preloaded = environ.get("LD_PRELOAD", "")

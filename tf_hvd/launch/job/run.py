@@ -1,4 +1,4 @@
-"""`tf_hvd run`: turns what the user asked for into one launcher command, and starts it."""
+"""`tf_hvd run`: turn the user's options into one launcher command and run it."""
 
 from __future__ import annotations
 
@@ -14,27 +14,29 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from tf_hvd.core import contract
+from tf_hvd.core import config, contract
 from tf_hvd.launch.errors import UsageError
 from tf_hvd.launch.job import explain, far_agent, interpreter, network, shared_memory
 from tf_hvd.launch.job import job_watch as watching
 from tf_hvd.launch.job.asked import Job, job_of
-from tf_hvd.launch.job.command_line import by_way_of_rank, command_line
+from tf_hvd.launch.job.command_line import command_line, rank_command
 from tf_hvd.launch.job.environment import (
     TIMELINE,
     Facts,
     horovod_path,
+    keras_path,
     own_timeline,
     rank_environment,
 )
 from tf_hvd.launch.job.far_agent import FarAgent
 from tf_hvd.launch.job.host_check import Needs, check_hosts
 from tf_hvd.launch.job.hosts import all_local, placed
+from tf_hvd.launch.job.job_state import JobState
 from tf_hvd.launch.job.launchers import (
-    ALONE,
     FAMILY_NAMES,
     LIBRARY_VARIABLE,
     MPIS,
+    NO_MPI,
     Launcher,
     find_launcher,
     user_home,
@@ -55,30 +57,36 @@ class End:
     """How one start of a job ended."""
 
     code: int
-    """The exit code of the job; 128 plus the signal's number if a signal ended it."""
+    """The job's exit code; 128 plus the signal's number if a signal ended it."""
     asked: bool = False
-    """Whether a signal to this process ended it, or the end of who reads its output."""
+    """Whether a signal to this process or a closed output ended the job."""
     host: str = ""
-    """Where the rank ran that was the first to fail; empty: not known."""
+    """The machine of the first rank that failed; empty if unknown."""
 
 
 def start_once(
     options: argparse.Namespace,
     environ: Mapping[str, str],
     home: Home,
-    beside: watching.Beside | None = None,
+    observer: watching.Observer | None = None,
 ) -> End:
-    """Starts the program that the options of `tf_hvd run` name, and waits for its end.
+    """Start the program named in the `tf_hvd run` options, and wait until the job ends.
+
+    Args:
+        options: the parsed options.
+        environ: the caller's environment.
+        home: the resources that all starts of the job share.
+        observer: the elastic driver's hooks; None (default) if the job is not elastic.
 
     Raises:
-        UsageError: the job cannot be started as asked.
+        UsageError: the job cannot be started as requested.
     """
-    job = job_of(options, environ, str(beside.number) if beside else "")
-    launcher = ALONE
+    job = job_of(options, environ, str(observer.number) if observer else "")
+    launcher = NO_MPI
     if job.ranks > 1 or not job.local:
         launcher = find_launcher(options.mpi, job.environ)
     family = launcher.family
-    # Whether the launcher hands the standard input on; else rank 0 gets it from this process.
+    # Whether the launcher forwards standard input; if not, rank 0 gets it from this process.
     own_input = family not in MPIS or job.own_input
     gives_input = not own_input and all_local(job.hosts[:1], socket.gethostname())
     terminal = for_ranks = None
@@ -93,8 +101,9 @@ def start_once(
     ):
         here = None if family == "slurm" else job.ranks_here
         watch = watching.JobWatch(
-            session, job.ranks, here, options.start_timeout, family, terminal, beside
+            session, job.ranks, here, options.start_timeout, family, terminal, observer
         )
+        watch.calls = options.end_with_parent
         if not (own_input or gives_input):
             _warn_of_lost_input(job.hosts[0].name)
         ending = _start(options, job, launcher, watch, session, own_input)
@@ -102,13 +111,13 @@ def start_once(
 
 
 def with_lost_output(code: int, home: Home) -> int:
-    """Says at a job's end which of its output could not be written; returns its exit code."""
+    """At a job's end, report output that could not be written; return the job's exit code."""
     lost = home.lost
     if is_closed(lost):
         if code == _CLOSED:
             watching.say(
-                "tf_hvd run: the reader of its output closed it, as head does: the rest is lost, "
-                "and the job has ended"
+                "tf_hvd run: the job has ended because the reader of its output, such as head, "
+                "closed it; further output is lost"
             )
         lost = {name: why for name, why in lost.items() if name not in STANDARD.values()}
     if lost:
@@ -125,7 +134,7 @@ def _start(
     session: Session,
     own_input: bool,
 ) -> Ending:
-    """From what is found out to the launcher's command; waits for its end."""
+    """Collect the facts, build the launcher's command, run it, and wait for its end."""
     family, ssh = launcher.family, list[str]()
     if not job.local and goes_by_ssh(launcher, job.launcher_args, job.environ):
         ssh = ssh_command(family, job.environ, job.ssh)
@@ -134,9 +143,9 @@ def _start(
     watch.hosts = job.others
     if job.others:
         watch.agent = _agents(family, ssh, watch, session, environ)
-    line: Sequence[str] = by_way_of_rank(family, job, session.home.job, session.state.job)
+    line: Sequence[str] = rank_command(family, job, session.home.job, session.state.job)
     why = "1 rank needs no MPI"
-    if launcher is not ALONE:
+    if launcher is not NO_MPI:
         interface = facts.loopback or facts.interfaces.partition(",")[0]
         line = command_line(launcher, job, line, environ, interface)
         why = f"{FAMILY_NAMES[family]}, {LIBRARY_VARIABLE}={launcher.library}"
@@ -158,10 +167,18 @@ def _facts(
     session: Session,
     ssh: Sequence[str],
 ) -> Facts:
-    """What is found out for the ranks' environment; `ssh` reaches the other machines, if given."""
+    """Return the inputs for the ranks' environment.
+
+    Args:
+        options: the parsed options.
+        job: the job.
+        launcher: the job's launcher.
+        session: this start of the job.
+        ssh: the ssh command for other machines; empty if unknown.
+    """
     loopback = common = private = ""
-    alone = job.here and launcher.family in MPIS
-    if alone and not network.names(job.launcher_args, network.LISTENING):
+    local = job.here and launcher.family in MPIS
+    if local and not network.names(job.launcher_args, network.LISTENING):
         loopback = network.loopback(launcher.family)
     if ssh and not options.no_host_check:
         program = job.command[0]
@@ -174,14 +191,16 @@ def _facts(
         job=session.home.job,
         start=job.start,
         timeline=own_timeline(job.environ.get(TIMELINE, ""), job.start) if job.start else "",
-        horovod=horovod_path() if options.as_horovod else "",
+        modules=os.pathsep.join(
+            [horovod_path()] * options.as_horovod + [keras_path()] * options.keras
+        ),
         terminal=str(int(os.isatty(1))),
         ssh=job.ssh,
         interfaces=options.network_interfaces,
         home=user_home(),
         folder=str(session.folder),
         little=shared_memory.small_segment(job.ranks_here),
-        alone="alone" if alone else "",
+        local="local" if local else "",
         loopback=loopback,
         network=common,
         private=private,
@@ -195,9 +214,10 @@ def _agents(
     session: Session,
     environ: Mapping[str, str],
 ) -> Callable[[str], FarAgent] | None:
-    """Gives the agents of other machines, which but in an elastic job do not run yet.
+    """Return a function that finds or starts the agent on another machine.
 
-    None if nothing is known that reaches them.
+    The result is None if no way to reach other machines is known. In elastic jobs, the agents
+    already run; in other jobs, the function starts them.
     """
     if ssh:
         reach = by_ssh(ssh)
@@ -207,7 +227,7 @@ def _agents(
         return None
 
     def agent(host: str) -> FarAgent:
-        runs = watch.beside.agent(host) if watch.beside else None
+        runs = watch.observer.agent(host) if watch.observer else None
         words = far_agent.command(sys.executable, "", session.home.job)
         return runs or FarAgent(host, reach(host, words), Parts(), environ, quiet=True)
 
@@ -215,12 +235,12 @@ def _agents(
 
 
 def _warn_of_lost_input(host: str) -> None:
-    """Rank 0 is on another machine."""
+    """Warn that rank 0, on another machine, does not get this process's standard input."""
     status = os.fstat(0) if sys.stdin is not None else None
     if status and stat.S_ISREG(status.st_mode) and status.st_size:
         watching.say(
             f"tf_hvd run: rank 0 runs on {host}, where the standard input is empty; "
-            "list this machine first, or let the program open the file"
+            "list this machine first, or open the file in the program"
         )
 
 
@@ -245,27 +265,50 @@ def _supervised(
             apart=not own_input,
         )
     except OSError as error:
-        if launcher is not ALONE:
+        if launcher is not NO_MPI:
             raise
         cure = f"; start it with Python: python {line[0]}" if line[0].endswith(".py") else ""
         raise UsageError(f"{line[0]!r} cannot be started: {error.strerror}{cure}") from error
 
 
 def _show_rest(ending: Ending, watch: watching.JobWatch, home: Home) -> None:
-    """Shows what the ranks have printed last, and keeps in mind what could not be."""
+    """Show the ranks' remaining output, and record output that could not be written."""
     if watch.terminal:
-        # The next start of an elastic job does not wait for a slow reader.
-        watch.terminal.finish(in_time=ending.asked or bool(watch.beside and ending.code))
+        # The next start of an elastic job must not wait for a slow reader.
+        watch.terminal.finish(in_time=ending.asked or bool(watch.observer and ending.code))
         home.lost |= watch.terminal.lost
 
 
 def _is_ended_by_reader(ending: Ending, watch: watching.JobWatch, lost: Mapping[str, int]) -> bool:
-    """Whether a job has ended as its output's reader has: with it, or well but shown in part.
+    """Return whether the reader of a job's output counts as the cause of the job's end.
 
-    A single rank hears of the reader by itself. Several do not: those that fail have other reasons.
+    The job then either ended because the reader closed the output, or succeeded but lost a part of
+    its output. A single rank notices a closed output itself. Several ranks do not notice it, so
+    if they failed, the failure has another cause.
     """
     failed = ending.code and watch.terminal and not watch.closed
     return is_closed(lost) and not (failed or ending.asked)
+
+
+def _is_to_be_restarted(ending: Ending, watch: watching.JobWatch, state: JobState) -> bool:
+    """Return whether all ranks in a job that a signal ended exited with code START_AGAIN.
+
+    For an elastic job without commits on disk, return False, because the commits are lost when
+    this process ends.
+    """
+    if (watch.grace and watch.grace.killed()) or (watch.observer and not config.COMMIT_DIR.read()):
+        return False
+    here = state.start_again()
+    return ending.own == contract.START_AGAIN if here is None else here
+
+
+def _ended_by_signal(ending: Ending, watch: watching.JobWatch, state: JobState, ranks: int) -> End:
+    if _is_to_be_restarted(ending, watch, state):
+        ending = dataclasses.replace(ending, code=contract.START_AGAIN)
+        if state.said(contract.ASKED):
+            return End(explain.conclude(ending, state, watch, ranks).code, asked=True)
+    explain.interrupted(state, watch)
+    return End(ending.code, asked=True)
 
 
 def _closing(
@@ -286,9 +329,8 @@ def _closing(
         return End(_FAILED, asked=ending.asked)
     state = session.state
     if ending.asked and not watch.outlived:
-        explain.interrupted(state, watch)
-        return End(ending.code, asked=True)
-    if watch.beside and ending.code == contract.START_AGAIN and not state.raised():
+        return _ended_by_signal(ending, watch, state, options.np)
+    if watch.observer and ending.code == contract.START_AGAIN and not state.raised():
         return End(ending.code)
     found = explain.conclude(ending, state, watch, options.np)
     end = End(found.code, ending.asked, found.host)
@@ -298,5 +340,7 @@ def _closing(
     if joined is False:
         return dataclasses.replace(end, code=explain.apart(end.code, options, watch, program))
     if joined is None and options.require_init:
-        watching.say("tf_hvd run: --require-init: no rank ran here, so nobody knows if any joined")
+        watching.say(
+            "tf_hvd run: --require-init cannot be checked, because no rank ran on this machine"
+        )
     return end

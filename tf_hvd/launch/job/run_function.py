@@ -1,8 +1,7 @@
-"""`run(func)`: a function on several ranks, from a script, a notebook or a test.
+"""`run(func)`: call a function on several ranks, from a script, a notebook or a test.
 
-The ranks are processes of their own, which `tf_hvd run` starts. The function goes to
-them, and their results come back, through files in a private folder: nothing listens
-on the network.
+The ranks are separate processes that `tf_hvd run` starts. Files in a private folder pass the
+function and the results, so nothing listens on the network.
 """
 
 import contextlib
@@ -16,7 +15,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -28,27 +26,26 @@ from tf_hvd.core import files
 from tf_hvd.launch.job import job_output
 from tf_hvd.launch.machine import task
 from tf_hvd.launch.machine.lines import Reader
+from tf_hvd.observe import failure
 
 Result = TypeVar("Result")
 
 
-# By these an elastic job is asked for.
+# The options that make a job elastic.
 _ELASTIC = ("--min-np", "--host-discovery-script")
-# In seconds: how often what is not told is looked for; and how long the other ranks may still work
-# when one has failed, to say what they saw.
-_LOOK, _GRACE = 0.2, 5.0
+_LOOK = 0.2  # the interval of polling, in seconds
 
 
 class RankError(RuntimeError):
-    """A rank of `run` raised, or ended without a result.
+    """A rank in a call to `run` raised an exception or ended without a result.
 
-    Its `__cause__` is the exception of the rank, where that could be brought here.
+    `__cause__` is the rank's exception, if it could be pickled.
     """
 
     def __init__(self, text: str, rank: int | None = None) -> None:
         super().__init__(text)
         self.rank = rank
-        """The rank; None if it is not known."""
+        """The failed rank; None if unknown."""
 
 
 def run(
@@ -63,39 +60,50 @@ def run(
     directory: str | None = None,
     options: Sequence[str] = (),
 ) -> list[Result]:
-    """Calls a function on several ranks and waits for what it returns.
+    """Call a function on several ranks and return the results of all ranks.
 
-    The function is pickled by cloudpickle: it may be a lambda, a closure, or be defined
-    in a script or a notebook. It calls `tf_hvd.init()` itself, and imports what it needs.
+    cloudpickle pickles the function, so it may be a lambda or a closure, or be defined in a script
+    or a notebook. The function must import its modules and call `tf_hvd.init()` itself.
 
     Args:
-      func: what every rank calls.
-      args: its arguments.
-      kwargs: its keyword arguments.
-      np: the number of ranks.
-      hosts: `name:slots,...`; by default this machine.
-      hostfile: a file that names the hosts, instead.
-      executable: the Python of the ranks; by default this one.
-      directory: where the private folder is made; all hosts must see it. By default
-        the temporary folder, or, with other hosts, the current folder.
-      options: more options of `tf_hvd run`, as `["--mpi", "mpich"]`.
+      func: the function that every rank calls.
+      args: tuple or list of positional arguments.
+      kwargs: dict of keyword arguments.
+      np: number of ranks (default: 1).
+      hosts: hosts and slots, `name:slots,...` (default: this machine).
+      hostfile: path of a file that lists the hosts, as an alternative to `hosts`.
+      executable: path of the Python that runs the ranks (default: the current Python).
+      directory: parent of the private folder, visible on all hosts (default: the temporary folder,
+        or the current folder if `hosts` or `hostfile` is given).
+      options: more `tf_hvd run` options, for example `["--mpi", "mpich"]`.
 
     Returns:
-      What the function returned on each rank, in the order of the ranks.
+      List of the function's return values, in the order of the ranks.
 
     Raises:
-      RankError: the function raised on a rank (the error names the first to do so, with its
-        traceback), or a rank ended without a result.
-      ValueError: `np`, `hosts`, `hostfile` or `options` are not what `tf_hvd run` takes;
-        standard error says why. Or no folder can be made in `directory`.
+      RankError: the function raised on a rank, or a rank ended without a result. The error names
+        the first rank that raised and contains its traceback.
+      ValueError: `tf_hvd run` does not accept `np`, `hosts`, `hostfile` or `options` (standard
+        error says why), or no folder can be created in `directory`.
       TypeError: `func` is not callable, `args` is neither a tuple nor a list, or the function or
         an argument cannot be pickled.
-      KeyboardInterrupt: from the terminal; the job has been ended.
+      KeyboardInterrupt: the user pressed Ctrl-C; the job has been ended.
+
+    Example:
+      def train(rate):
+          import tf_hvd as hvd
+
+          hvd.init()
+          return rate * hvd.size()
+
+      assert hvd.run(train, args=(0.5,), np=2) == [1.0, 1.0]
     """
     if not callable(func):
-        raise TypeError(f"tf_hvd.run calls a function, and {func!r} is not callable.")
+        raise TypeError(f"tf_hvd.run: func={func!r} is not callable; pass a function.")
     if not isinstance(args, (list, tuple)):
-        raise TypeError(f"args={args!r} must be a tuple or a list; for one argument ({args!r},).")
+        raise TypeError(
+            f"args={args!r} must be a tuple or a list; for one argument pass ({args!r},)."
+        )
     where = ["--hosts", hosts] if hosts is not None else []
     where += ["--hostfile", hostfile] if hostfile is not None else []
     if where and directory is None:
@@ -107,19 +115,19 @@ def run(
         command += ["--end-with-parent", str(folder), *job_output.options(), *options]
         elastic = any(word.startswith(_ELASTIC) for word in options)
         command += ["--", python, task.__file__, str(folder)]
-        code = _wait(command, folder, np, elastic)
+        code = _wait(command, np, elastic)
         return _results(folder, int(np), code, elastic)
 
 
 @contextlib.contextmanager
 def _folder(directory: str | None) -> Iterator[pathlib.Path]:
-    # mkdtemp: nobody else may look into it, or put anything there that we would unpickle.
+    # mkdtemp: no other user can read the folder, or put files into it that we would unpickle.
     try:
         made = pathlib.Path(tempfile.mkdtemp(prefix="tf_hvd-run-", dir=directory)).resolve()
     except OSError as error:
         raise ValueError(
-            f"tf_hvd.run cannot make a folder in {directory or 'the temporary folder'}: "
-            f"{error.strerror}; pass directory=, a folder that you can write to."
+            f"tf_hvd.run cannot create a folder in {directory or 'the temporary folder'}: "
+            f"{error.strerror}; set directory to a writable folder"
         ) from error
     try:
         yield made
@@ -135,17 +143,17 @@ def _leave_call(folder: pathlib.Path, call: tuple[Any, ...]) -> None:
     except Exception as error:
         raise TypeError(
             f"tf_hvd.run cannot send the function and its arguments to the ranks: {error}. "
-            "Create in the function what cannot be pickled (files, locks, sessions)."
+            "Create files, locks and sessions inside the function: they cannot be pickled."
         ) from error
-    # First where to import from: the function may need it to be unpickled.
+    # The import path comes first, because unpickling the function may need it.
     with files.writing(folder / task.CALL) as file:
         file.write(pickle.dumps(sys.path) + data.getvalue())
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Sends a function's file name too, by which a traceback of a rank shows the function's lines.
+    """A pickler that keeps a function's file name, so that tracebacks show the function's lines.
 
-    cloudpickle 3.1.3 puts "<dynamic-code>" there, so that equal functions have equal pickles.
+    cloudpickle 3.1.3 replaces the name with "<dynamic-code>" to give equal functions equal pickles.
     """
 
     def reducer_override(self, obj: object) -> Any:
@@ -157,7 +165,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def _sent_whole(module: types.ModuleType | None) -> Iterator[None]:
-    """What is defined in a module that the ranks cannot import is sent as it is."""
+    """Provide a context that pickles a module by value if the ranks cannot import it."""
     top = module.__name__.partition(".")[0] if module else ""
     known = top in {"", "__main__", *sys.builtin_module_names}
     if module is None or known or importlib.machinery.PathFinder.find_spec(top, sys.path):
@@ -170,22 +178,14 @@ def _sent_whole(module: types.ModuleType | None) -> Iterator[None]:
         cloudpickle.unregister_pickle_by_value(module)
 
 
-def _wait(command: Sequence[str], folder: pathlib.Path, ranks: int, elastic: bool) -> int:
-    """The exit code of the job, which ends when a rank has failed: MPICH would wait for all.
-
-    An elastic one is started again.
-    """
+def _wait(command: Sequence[str], ranks: int, elastic: bool) -> int:
+    """Wait for the job and return its exit code. If a rank fails, `tf_hvd run` ends the job."""
     job, output = job_output.start(command, 0 if elastic else ranks)
-    deadline = None
     try:
         while (code := job.poll()) is None:
             output.read(_LOOK)
-            if deadline is None and not elastic and any(folder.glob(f"{task.FAILED}*")):
-                deadline = time.monotonic() + _GRACE
-            if deadline is not None and time.monotonic() > deadline:
-                _end(job, output)
     except BaseException as error:
-        # The ranks may save what they have: a first interrupt is handed on to them.
+        # A first interrupt is forwarded to the ranks, so that they can save their state.
         interrupted = isinstance(error, KeyboardInterrupt)
         _end(job, output, signal.SIGINT if interrupted else signal.SIGTERM)
         raise
@@ -196,7 +196,7 @@ def _wait(command: Sequence[str], folder: pathlib.Path, ranks: int, elastic: boo
 
 
 def _end(job: subprocess.Popen[bytes], output: Reader, signum: int = signal.SIGTERM) -> None:
-    """Ends the job, at once if it is interrupted again."""
+    """End the job; a second interrupt ends it immediately."""
     job.send_signal(signum)
     while job.poll() is None:
         try:
@@ -206,26 +206,26 @@ def _end(job: subprocess.Popen[bytes], output: Reader, signum: int = signal.SIGT
 
 
 def _unpickled(name: str, folder: int, rank: int) -> dict[str, Any]:
-    """What a rank has left in a file of the folder, which is open.
+    """Read a rank's result from the file `name` in the folder with the descriptor `folder`.
 
     Raises:
-        RankError: it is damaged, or what it holds cannot be made here.
+        RankError: the file is damaged, or its contents cannot be unpickled here.
     """
     try:
         with files.opened(name, folder=folder, follow=False) as file:
             result = pickle.load(file)
         if not (isinstance(result, dict) and result.keys() >= task.NOTHING.keys()):
-            raise TypeError("it is not what a rank leaves; the program has written over it")
+            raise TypeError("the program has overwritten the file")
     except Exception as error:
         raise RankError(f"the result of rank {rank} cannot be unpickled: {error}", rank) from error
     return result
 
 
 def _left(folder: pathlib.Path) -> dict[int, dict[str, Any]]:
-    """What each rank has left; those of the last start, of an elastic job.
+    """Return the ranks' results by rank; for an elastic job, the results of the last start.
 
     Raises:
-        RankError: what one has left cannot be read, or may be another user's.
+        RankError: a result cannot be read, or the folder may belong to another user.
     """
     try:
         with files.own_folder(str(folder)) as where:
@@ -242,14 +242,21 @@ def _left(folder: pathlib.Path) -> dict[int, dict[str, Any]]:
 
 
 def _raise_first(found: dict[int, Any], ranks: int) -> None:
-    """Raises what the first rank that failed has raised; the others may have for that.
+    """Raise the error of the first failed rank, which may have caused the other ranks' errors.
+
+    Errors that only report another rank as lost come last. Their times do not count, because the
+    hosts' clocks may differ.
 
     Raises:
-      RankError: there is one.
+      RankError: a rank has failed.
     """
     failed = [rank for rank in found if found[rank]["trace"] is not None]
     if failed:
-        first = min(failed, key=lambda rank: float(found[rank].get("when", 0.0)))
+
+        def order(rank: int) -> tuple[bool, float]:
+            return bool(failure.lost(found[rank]["trace"])), float(found[rank].get("when", 0.0))
+
+        first = min(failed, key=order)
         how = "raised" if found[first]["raised"] else "returned"
         text = f"rank {first} of {ranks} {how}:\n{found[first]['trace']}"
         raise RankError(text, first) from found[first]["error"]
@@ -259,7 +266,7 @@ def _results(folder: pathlib.Path, ranks: int, code: int, elastic: bool) -> list
     if code == 2 and not any(folder.glob(f"{task.RESULT}*")):
         raise ValueError("tf_hvd run could not start the job; standard error says why.")
     found = _left(folder)
-    # The last start of an elastic job had perhaps not as many.
+    # The last start of an elastic job may have had fewer ranks.
     ranks = len(found) or ranks if elastic else ranks
     _raise_first(found, ranks)
     missing = [rank for rank in range(ranks) if rank not in found]
@@ -267,7 +274,7 @@ def _results(folder: pathlib.Path, ranks: int, code: int, elastic: bool) -> list
         names = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
         raise RankError(
             f"the job ended with exit code {code} and without a result of {names} (of {ranks}); "
-            "standard error has what the ranks and the launcher said.",
+            "see standard error for the messages of the ranks and the launcher.",
             missing[0] if len(missing) == 1 else None,
         )
     if code:

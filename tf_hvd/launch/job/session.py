@@ -1,7 +1,7 @@
-"""What `tf_hvd run` and the ranks on its machine have of each other while a job runs.
+"""The connection between `tf_hvd run` and the ranks on its machine while a job runs.
 
-The agent's socket, at which a rank gets what comes from here, its standard input and error, and
-which hears all that ranks say; and a folder, for the files of MPI's own.
+The connection consists of the agent's socket and a folder for MPI's files. Over the socket, a
+rank receives its standard input and error and sends its messages.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from tf_hvd.launch.machine.commits import Commits
 from tf_hvd.launch.machine.lines import write_all
 
 _FOREGROUND_MILLISECONDS = 500
-_ROOM = 1 << 18  # bytes of the temporary folder: MPI's and our own files take less
+_ROOM = 1 << 18  # bytes in the temporary folder, more than the files of MPI and tf_hvd need
 
 
 class Home(contextlib.AbstractContextManager["Home"]):
-    """What a job has on this machine for all of its starts. A context.
+    """A context with a job's resources on this machine for all of its starts.
 
-    The agent; the commits of an elastic job; and who clears what is left if this process is killed.
+    The resources are the agent, the commits of an elastic job, and a process that cleans up if this
+    process is killed.
     """
 
     def __init__(self, commits: Commits | None = None) -> None:
@@ -44,9 +45,9 @@ class Home(contextlib.AbstractContextManager["Home"]):
         self.traces = Traces(self.job)  # forks
         self._commits = commits
         self.lost: dict[str, int] = {}
-        """What could not be written of its output, as `Writer` has it (lines.py)."""
+        """Output that could not be written, in the form of `Writer.lost` (lines.py)."""
         self.session: Session | None = None
-        """The start that runs; for that one alone."""
+        """The start that is running now; only that session sets this attribute."""
         self._agent = Agent(self.job, self._hear)
         self.serve = self._agent.serve
         self.settle = self._agent.settle
@@ -59,7 +60,7 @@ class Home(contextlib.AbstractContextManager["Home"]):
         self.traces.close()
 
     def _hear(self, link: messages.Link, message: dict[str, Any], load: bytes) -> None:
-        session = self.session  # which may end meanwhile
+        session = self.session  # it may become None at any time
         if self._commits and "round" in message:
             self._commits.answer(link, message, load)
         elif session is not None:
@@ -67,12 +68,13 @@ class Home(contextlib.AbstractContextManager["Home"]):
 
 
 class Session(contextlib.AbstractContextManager["Session"]):
-    """One start of a job. A context: at its end nothing of it is left.
+    """A context for one start of a job, which removes the start's files and memory at the end.
 
     Args:
-        gives_input: whether rank 0 runs on this machine and gets its standard input.
-        outer: the job that a rank of which started this one; empty if none did.
-        terminal: reads the standard errors of this machine's ranks; None: they keep what they have.
+        home: the job's resources for all starts.
+        gives_input: whether rank 0 runs on this machine and gets this process's standard input.
+        outer: the job of the rank that started this job; empty if no rank started it.
+        terminal: reads the standard error from this machine's ranks; None to leave it unchanged.
     """
 
     def __init__(
@@ -84,7 +86,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
     ) -> None:
         self.folder = new_folder()
         home.traces.note([str(self.folder.absolute())])
-        # MPI keeps files there as well, and says but little of a folder that is full.
+        # MPI keeps files there as well, and its error for a full folder says little.
         room = self.folder / "room"
         try:
             with files.writing(room) as file:
@@ -93,18 +95,18 @@ class Session(contextlib.AbstractContextManager["Session"]):
         except OSError as error:
             shutil.rmtree(self.folder, ignore_errors=True)
             raise UsageError(
-                f"the temporary folder {self.folder.parent} has no room for the {_ROOM >> 10} KiB "
-                f"that a job needs there: {error.strerror}; remove old files, or set TMPDIR to a "
-                "folder with more room"
+                f"the temporary folder {self.folder.parent} does not have the {_ROOM >> 10} KiB of "
+                f"free space that a job needs: {error.strerror}; remove old files, or set TMPDIR "
+                "to another folder"
             ) from error
         self.home = home
         self.state = JobState(self.folder.name)
-        """What is known of its ranks."""
+        """The state of this machine's ranks."""
         self._outer = outer
         self._terminal = terminal
-        # What rank 0 reads: this process's own input, so that nothing but the rank consumes it. And
-        # what the terminal is to be copied into, if that is where the input comes from: a rank is
-        # in its background, where reading would stop it, so that we read for it.
+        # `_input` is rank 0's standard input: this process's own, so that only the rank reads it.
+        # A rank runs in the background of a terminal, where reading would stop it. If the input is
+        # a terminal, this process therefore copies it into the pipe `_typed`.
         self._input: int | None = None
         self._typed: int | None = None
         if gives_input and sys.stdin is not None:
@@ -125,7 +127,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         self.state.close()
 
     def serve(self) -> None:
-        """Begins to answer the ranks. Starts threads, beside which later starts are forked."""
+        """Start threads that answer the ranks. The threads still run when a later start forks."""
         if self._typed is not None:
             arguments = (self._typed, self._over)
             threading.Thread(target=_copy_terminal, args=arguments, daemon=True).start()
@@ -135,7 +137,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         if message["do"] == contract.BEGINS:
             number = int(message["rank"])
             if message["process"] != messages.peer(link.socket)[0]:
-                # It is in a container of this machine, where processes have other numbers.
+                # The rank is in a container on this machine, where process ids differ.
                 return link.send({"do": contract.BEGINS, "hands": None})
             if link.files:
                 self.state.take_recording(number, link.files.pop(0))
@@ -150,7 +152,10 @@ class Session(contextlib.AbstractContextManager["Session"]):
             self.home.traces.note(self.state.segments())
 
     def rank_of(self, process: int) -> int | None:
-        """The rank of this job that a process is of; none also of its keeper."""
+        """Return the rank in this job that a process belongs to, or None.
+
+        Keepers belong to no rank.
+        """
         environ = proc.environment(process)
         if environ.get(contract.JOB) != self.home.job or rank.__file__ in proc.arguments(process):
             return None
@@ -158,11 +163,11 @@ class Session(contextlib.AbstractContextManager["Session"]):
         return next((int(number) for number in numbers if number.isdigit()), None)
 
     def is_keeper(self, process: int) -> bool:
-        """Whether a process is the keeper of a rank of this job: it hands on what that has said."""
+        """Return whether a process is a keeper that forwards a rank's output in this job."""
         return keeper.options_of(proc.arguments(process)).get("job") == self.home.job
 
     def _welcome(self, link: messages.Link, number: int) -> None:
-        """Hands a rank its standard input and error, as far as they come from here."""
+        """Send a rank the standard input and error that this process provides for it."""
         handed = {}
         if number == 0 and self._input is not None:
             handed[contract.INPUT], self._input = self._input, None
@@ -174,12 +179,12 @@ class Session(contextlib.AbstractContextManager["Session"]):
 
 
 def new_folder() -> Path:
-    """Makes a job's folder for temporary files.
+    """Create a job's folder for temporary files.
 
     Raises:
-        UsageError: it cannot be made.
+        UsageError: the folder cannot be created.
     """
-    # Python would pass over a TMPDIR that cannot be used, and take /tmp, which may be full.
+    # Python would ignore an unusable TMPDIR and take /tmp, which may be full.
     wanted = os.environ.get("TMPDIR")
     try:
         within = os.path.abspath(wanted) if wanted else None
@@ -187,8 +192,7 @@ def new_folder() -> Path:
     except OSError as error:
         where = f"TMPDIR={wanted}" if wanted else "the temporary folder"
         raise UsageError(
-            f"no folder can be made in {where}: {error.strerror}; set TMPDIR to a folder that you "
-            "can write to"
+            f"cannot create a folder in {where}: {error.strerror}; set TMPDIR to a writable folder"
         ) from error
 
 

@@ -1,6 +1,6 @@
-"""Runs one child to its end, hands signals on to it, leaves none of its descendants. Linux only.
+"""Supervise one child: forward signals to it and end all its descendants. Linux only.
 
-And how signals are obeyed between two starts of an elastic job, when there is no child.
+This module also handles signals between two starts of an elastic job, when no child is running.
 """
 
 from __future__ import annotations
@@ -27,62 +27,66 @@ _PR_SET_CHILD_SUBREAPER = 36
 _SI_KERNEL = 0x80
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""The signals by which a job is asked to end."""
-# What launchers hand on to their ranks, which may save a checkpoint then: MPICH's the first alone.
+"""The signals that ask a job to end."""
+# Signals that launchers forward to ranks, which may save a checkpoint. MPICH's launcher forwards
+# only the first one.
 _FOR_RANKS = (signal.SIGUSR1, signal.SIGUSR2)
 _WATCHED = (*ENDING, _FOR_RANKS[0], signal.SIGCHLD)
 _ALL = (*ENDING, *_FOR_RANKS, signal.SIGCHLD, signal.SIGTSTP)
-# In seconds: for what was killed to be gone; and in which a signal that comes again is no other.
+# In seconds: the time for killed processes to be gone; and the time in which a repeated signal
+# counts as the same signal.
 _PATIENCE, _AGAIN = 5.0, 0.3
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a command ended: its exit code, and whether that was what we were told to do."""
+    """How a command ended: its exit code, and whether a signal to this process ended it."""
 
     code: int
-    """The command's; 128 plus the signal's number if a signal ended it or us."""
+    """The command's exit code; 128 plus the number of the signal that ended it or this process."""
     asked: bool = False
     """Whether a signal to this process ended the command."""
     signum: int = 0
-    """The signal that ended the command, if one did that was not ours; else 0."""
+    """The signal that ended the command, unless this process sent it; else 0."""
     time_ns: int = 0
-    """When the command ended; 0 where it was ended."""
+    """The time at which the command ended, in ns since the epoch; 0 if this process ended it."""
+    own: int = 0
+    """If `asked`, the command's exit code; 128 plus the signal's number if a signal ended it."""
 
 
 class Fate(enum.Enum):
-    """What becomes of a process that is left when the command has ended."""
+    """How to treat a process that is still running when the command ends."""
 
     KILLED = enum.auto()
     ENDS = enum.auto()
-    """It soon ends by itself."""
+    """The process ends soon on its own."""
     LEFT = enum.auto()
-    """It is meant to outlive the command."""
+    """The process is meant to outlive the command."""
 
 
 class Watch(Protocol):
-    """Who is asked about a running command, by the thread that waits for it."""
+    """Callbacks about a running command, called by the thread that waits for it."""
 
     def started(self, process: int) -> None:
-        """The command runs, as this process: from now on threads may be started."""
+        """Note that the command was started with this process id. Threads may be started now."""
 
     def look(self) -> float | None:
-        """Looks on. Returns seconds until the next time, or None: the command must end."""
+        """Check the command; return the seconds until the next call, or None to end the command."""
 
     def end(self) -> bool:
-        """It must: asks the ranks to. False if that is not for them: the command gets SIGTERM."""
+        """Ask the ranks to end; return False if the command must get SIGTERM instead."""
 
     def ended(self) -> None:
-        """The command has ended, and nothing of it was killed yet: hears what it has said."""
+        """Receive pending messages after the command has ended and before anything is killed."""
 
     def hand_on(self, signum: int, grace: float) -> bool:
-        """Hands a signal to end on to the ranks; False if none is known: the command gets it."""
+        """Forward a signal to the ranks; return False if the command must get it instead."""
 
     def grace_is_over(self) -> None:
-        """The ranks have not ended in time, or not soon enough for who waits: kill them."""
+        """Kill the ranks, because the grace period is over or the user has asked again."""
 
     def fate(self, process: int) -> Fate:
-        """What becomes of a descendant that has outlived the command."""
+        """Return how to treat a descendant that has outlived the command."""
 
 
 def supervise(
@@ -96,33 +100,37 @@ def supervise(
     grace: float,
     apart: bool = False,
 ) -> Ending:
-    """Runs a command and waits for it and all its descendants.
+    """Run a command and wait for it and all its descendants.
 
-    SIGINT, SIGTERM and SIGHUP are handed on, to the ranks if `watch` can reach them, else to the
-    command; it and its descendants are killed if they have not ended `grace` seconds later, or
-    when a second such signal comes, except another SIGHUP. SIGUSR1 is handed on to the command, no
-    more. Descendants that outlive the command are killed, unless `watch` knows better, and the
-    command gets SIGTERM if this process is killed. After such a signal this process ignores
-    further ones: it is to clean up and end.
+    SIGINT, SIGTERM and SIGHUP are forwarded to the ranks if `watch` can reach them, else to the
+    command. The command and its descendants are killed if they are still running `grace` seconds
+    later. A second such signal also kills them, unless it is a SIGHUP that follows a SIGHUP. Once
+    the command has ended after such a signal, this process ignores further ones and cleans up.
+    SIGUSR1 is forwarded to the command and has no other effect.
+
+    Descendants that outlive the command are killed, unless `watch` decides otherwise. The command
+    gets SIGTERM if this process is killed.
 
     Args:
         command: a program, found on the PATH of `environ`, and its arguments.
         environ: the environment of the command.
-        watch: is asked now and then; it may end the command, as a signal would. At the end it
-            is asked about each descendant that is left.
-        stdin: the command's standard input; None for this process's own.
-        stdout: its standard output; closed here when the command has it, as is `stderr`.
-        stderr: its standard error.
-        grace: seconds between a handed-on signal and SIGKILL.
-        apart: whether the command gets a process group of its own, so that what the terminal sends
-            comes to this process alone: MPI's launchers end their ranks at a Ctrl-C. The
-            command cannot read from the terminal then.
+        watch: called regularly. It may end the command, as a signal does, and decides how to treat
+            each descendant that outlives the command.
+        stdin: the command's standard input; None for this process's input.
+        stdout: the command's standard output; closed here once the command has it.
+        stderr: the command's standard error; closed here as well.
+        grace: seconds between a forwarded signal and SIGKILL.
+        apart: whether the command gets its own process group. Only this process then gets the
+            terminal's signals. This is needed because MPI's launchers end their ranks on Ctrl-C.
+            The command then cannot read from the terminal.
     """
-    # Orphans of the launcher become our children, so that we can find them.
+    # Makes orphans of the launcher our children, so that we can find them.
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    # Together with the command the terminal stops this process too.
+    # In a shared process group the terminal stops this process together with the command.
     watched = [*_WATCHED, signal.SIGTSTP] if apart else [*_WATCHED]
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # by nohup; blocked it would be heard
+    if (
+        signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    ):  # nohup; a blocked SIGHUP would be received
         watched.remove(signal.SIGHUP)
     with deaf(watched) as inherited:
 
@@ -149,27 +157,30 @@ def supervise(
         watch.ended()
         ended_ns = time.time_ns()
         running.kill_descendants(watch.fate)
-        # What came meanwhile is obeyed as well, and from now on nothing disturbs the clean-up.
+        # Obey a signal that arrived meanwhile; then no signal interrupts the clean-up.
         late = signal.sigtimedwait(set(ENDING).intersection(watched), 0)
         ended_by = running.ended_by or (late.si_signo if late else 0)
         if ended_by:
             for signum in ENDING:
                 signal.signal(signum, signal.SIG_IGN)
     if ended_by:
-        return Ending(128 + ended_by, asked=True)
+        return Ending(128 + ended_by, asked=True, own=exit_code(code))
     if running.over:
         return Ending(128 + signal.SIGTERM)
     return Ending(exit_code(code), signum=max(0, -code), time_ns=ended_ns)
 
 
 def exit_code(code: int) -> int:
-    """The exit code as shells have it, of a code or minus a signal."""
+    """Return the exit code that a shell would report for an exit code or minus a signal."""
     return code if code >= 0 else 128 - code
 
 
 @contextlib.contextmanager
 def ending_with_parent(folder: Path) -> Iterator[None]:
-    """Gets this process SIGTERM when its parent is gone, whose folder it then removes."""
+    """Provide a context in which this process gets SIGTERM when its parent ends.
+
+    This process then also removes the parent's `folder`.
+    """
     parent = os.getppid()
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     try:
@@ -181,27 +192,27 @@ def ending_with_parent(folder: Path) -> Iterator[None]:
 
 @dataclass
 class _Running:
-    """The command, while it runs. See `supervise`."""
+    """The running command. See `supervise`."""
 
     child: subprocess.Popen[bytes]
     apart: bool
     watch: Watch
     grace: float
     ended_by: int = 0
-    """The signal that we were ended by; 0 if none."""
+    """The signal that asked this process to end; 0 if no signal did."""
     over: bool = False
     """Whether `watch` has ended the command."""
     deadline: float = float("inf")
     asked: float = 0.0
-    """When the ranks had been told that we were asked to end."""
+    """The time at which that signal had been forwarded to the ranks."""
 
     def __post_init__(self) -> None:
         self._began = proc.stat(self.child.pid).began
 
     def wait(self, watched: Sequence[signal.Signals]) -> int:
-        """Returns the command's exit code, or minus the signal."""
+        """Wait for the command and return its exit code, or minus the signal."""
         while (code := self._reap()) is None:
-            # SIGCHLDs merge while they are pending: wake up now and then and look.
+            # SIGCHLDs merge while they are pending, so poll as well.
             pause = 1.0
             if not self.ended_by and not self.over:
                 wanted = self.watch.look()
@@ -224,22 +235,22 @@ class _Running:
         signum = told.si_signo
         if signum in _FOR_RANKS:
             self.child.send_signal(signum)
-        elif signum == signal.SIGTSTP:  # Ctrl-Z: until this process goes on, neither does the child
+        elif signum == signal.SIGTSTP:  # Ctrl-Z: the child stays stopped while this process is
             self.child.send_signal(signal.SIGTSTP)
             os.kill(os.getpid(), signal.SIGSTOP)
             self.child.send_signal(signal.SIGCONT)
         elif signum not in ENDING:
             return
         elif self.ended_by or self.over:
-            # The time is over; but a closed terminal and its shell send two, and who passes on what
-            # the terminal has sent to all (timeout, make) sends it again.
+            # A second signal ends the grace period. But a closed terminal and its shell both send
+            # SIGHUP, and timeout and make repeat signals that the terminal sent to all processes.
             again = self.ended_by == signum
             if not (again and (signum == signal.SIGHUP or time.monotonic() < self.asked + _AGAIN)):
                 self.deadline = 0.0
         else:
             self.deadline = time.monotonic() + self.grace
             handed_on = self.watch.hand_on(signum, self.grace)
-            # The terminal has sent it to the child as well, unless that is apart.
+            # The terminal has sent it to the child as well, unless it has its own group.
             if not handed_on and (self.apart or told.si_code != _SI_KERNEL):
                 self.child.send_signal(signum)
             self.asked = time.monotonic()
@@ -247,7 +258,7 @@ class _Running:
             self.ended_by = self.ended_by or signum
 
     def _reap(self) -> int | None:
-        """Collects all children that have ended, also the adopted ones."""
+        """Collect all children that have ended, including adopted ones."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -258,17 +269,17 @@ class _Running:
         return self.child.returncode
 
     def kill_descendants(self, fate: Callable[[int], Fate]) -> None:
-        """Kills what runs below this process, by its fate; gives up on what does not end."""
+        """Kill the descendants of this process according to `fate`; give up after a while."""
         began = time.monotonic()
         while (passed := time.monotonic() - began) < _PATIENCE:
-            # What is older is of a script that has become us by exec.
+            # Older processes belong to a script that has become this process by exec.
             ours = [pid for pid in proc.descendants() if proc.stat(pid).began >= self._began]
             fates = {pid: fate(pid) for pid in ours}
             for pid in fates:
                 if fates[pid] is Fate.KILLED:
                     proc.send(pid, signal.SIGKILL)
             kinds = set(fates.values())
-            # A keeper may wait for the output of what its rank has left running.
+            # A keeper may wait for the output of processes that its rank left running.
             copies = passed >= 1 and Fate.LEFT in kinds and Fate.KILLED not in kinds
             if kinds <= {Fate.LEFT} or copies:
                 return
@@ -277,7 +288,7 @@ class _Running:
 
 
 class Asked(BaseException):
-    """A signal asks this process to end; like KeyboardInterrupt, no error."""
+    """Raised when a signal asks this process to end; like KeyboardInterrupt, not an error."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(signum)
@@ -286,9 +297,10 @@ class Asked(BaseException):
 
 @contextlib.contextmanager
 def obeyed() -> Iterator[None]:
-    """Within it a signal to end raises `Asked`, once; those for ranks do nothing: there are none.
+    """Provide a context in which the first signal that asks this process to end raises `Asked`.
 
-    By handlers, which no child inherits. What is ignored stays so, as by nohup.
+    Signals that are meant for ranks are ignored, because no ranks run. The context uses handlers,
+    which children do not inherit. Signals that were ignored before stay ignored, as under nohup.
     """
     before = {signum: signal.getsignal(signum) for signum in (*ENDING, *_FOR_RANKS)}
     ours = {
@@ -308,7 +320,7 @@ def obeyed() -> Iterator[None]:
 
 def _end(signum: int, frame: FrameType | None) -> None:
     for each in ENDING:
-        signal.signal(each, _nothing)  # what follows is the clean-up
+        signal.signal(each, _nothing)  # the clean-up follows
     raise Asked(signum)
 
 
@@ -318,10 +330,11 @@ def _nothing(signum: int, frame: FrameType | None) -> None:
 
 @contextlib.contextmanager
 def deaf(to: Sequence[signal.Signals] = _ALL) -> Iterator[set[int]]:
-    """Blocks signals, also for threads that begin within it; gives those that were blocked before.
+    """Provide a context in which signals are blocked; yield the previous mask.
 
-    The main thread waits for them in `supervise`. Other threads would get those that come while it
-    does not wait.
+    Threads that are started in the context inherit the mask. The main thread waits for signals in
+    `supervise`. Other threads must not get signals that arrive while the main thread is not
+    waiting.
     """
     inherited = signal.pthread_sigmask(signal.SIG_BLOCK, to)
     try:
@@ -331,8 +344,8 @@ def deaf(to: Sequence[signal.Signals] = _ALL) -> Iterator[set[int]]:
 
 
 def unblock() -> None:
-    """Before the exec of a child, which is to hear all signals, whoever has started it."""
+    """Unblock all signals in a child before exec, no matter which thread started the child."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-_LIBC = ctypes.CDLL(None)  # not in a child that was forked beside threads
+_LIBC = ctypes.CDLL(None)  # loaded here, not in a child that was forked while threads run

@@ -1,10 +1,12 @@
-"""What the ranks of a job and its MPI launcher print, made readable as one.
+"""Merge the output from a job's ranks and its MPI launcher into readable text.
 
-For `tf_hvd run`, and for `tf_hvd.run` in a notebook (job_output.py).
-On standard error lines are marked with their rank once several ranks have spoken. A traceback is
-shown in one piece, and one that another rank has shown already is only told of. Log lines that
-several ranks print are shown once (log_lines.py). What MPI's launchers say at each failed job is
-kept back: tf_hvd run says it better (explain.py).
+`tf_hvd run` uses this module, and so does `tf_hvd.run` in a notebook (job_output.py).
+
+- Once several ranks have printed to standard error, each line there is marked with its rank.
+- A traceback is shown in one piece. The same traceback from another rank is only mentioned.
+- Log lines that several ranks print are shown once (log_lines.py).
+- The standard texts of MPI's launchers about a failed job are held back, because tf_hvd run
+  explains the failure (explain.py).
 """
 
 from __future__ import annotations
@@ -29,18 +31,18 @@ from tf_hvd.launch.machine.lines import (
     is_closed,
 )
 
-# In seconds: after what pause a traceback is over, and it is told who has printed the same; and how
-# long it may be held back at most.
+# In seconds: the pause that ends a traceback; the pause after which ranks with the same traceback
+# are listed; and the longest time for which a traceback is held back.
 _PAUSE, _TELL, _LONGEST_HELD = 0.4, 1.0, 3.0
-# In seconds: for a reader of ours that takes nothing.
+# Seconds to wait for a reader of our output that reads nothing.
 _LAST_WORDS = 5.0
-# What differs in one traceback from rank to rank: addresses, TensorFlow's numbers of graphs, and
-# the names of files that AutoGraph has written.
+# Parts of a traceback that differ between ranks: addresses, TensorFlow's graph numbers, and names
+# of AutoGraph's generated files.
 _OWN = re.compile(r"\b0x[0-9a-f]+|(?<=_)\d+(?=\])|(?<=__autograph_generated_file)\w+")
-# A line of a rank that --tag-output has tagged, and perhaps --prefix-output-with-timestamp.
+# The tag of --tag-output on a rank's line, possibly with a time (--prefix-output-with-timestamp).
 _TAGGED = re.compile(rf"{LABEL.pattern}(\[\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\] )?")
 _RULE = re.compile(r"([-=])\1{19,}$")
-# What is in the paragraphs of Open MPI 5 and 4 that only say that a job has failed.
+# Phrases in the paragraphs of Open MPI 5 and 4 that only report that a job has failed.
 _BANNERS = (
     "detected that one or more processes exited with non-zero status",
     "noticed that process rank",
@@ -48,72 +50,72 @@ _BANNERS = (
     "Primary job  terminated normally, but",
     "Primary job terminated normally, but",
 )
-# MPICH's launcher says it on its standard output.
+# MPICH's launcher prints its paragraph to standard output.
 _MPICHS_BANNER = b"\n" + b"=" * 83 + b"\n=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n"
 
 
 @dataclass(frozen=True)
 class LastWords:
-    """What a rank has printed last, in one line."""
+    """The last line that a rank printed."""
 
     text: str
     raised: bool = False
-    """Whether it is the exception of a traceback."""
+    """Whether the line is the exception of a traceback."""
     place: str = ""
-    """The user's own line in that; may be empty."""
+    """The line of the user's program in that traceback; empty if unknown."""
 
 
 class _Speaker:
-    """What a rank, or the launcher (None), has said and is not shown yet."""
+    """The output of a rank, or of the launcher (None), that has not been shown yet."""
 
     def __init__(self, who: int | None) -> None:
         self.who = who
-        # The launcher's has lines of ranks on other machines, which must be whole.
+        # The launcher's output has lines of ranks on other machines, which must be complete.
         self.line = LineStream(longest=PIECE if who is not None else 4 * PIECE)
-        self.at_start = True  # of the screen's line, if that is its own
+        self.at_start = True  # of the screen's line, if that line is this speaker's
         self.held: list[str] = []  # a traceback, or the launcher's paragraph
         self.held_since = self.held_last = 0.0
 
 
 @dataclass
 class Screen:
-    """Puts pieces of output in order. For one thread."""
+    """Puts pieces of output in a readable order. Only one thread may use it."""
 
     write: Callable[[str], object]
     banners: bool = False
-    """Whether the launcher's paragraphs about a failed job are shown when they come."""
+    """Whether to show the launcher's paragraphs about a failed job immediately."""
     labels: bool = True
     """Whether lines of the launcher may begin with the label of a rank."""
     ranks: int = 0
-    """How many the job has; 0: that is not known."""
+    """The number of ranks in the job; 0 if unknown."""
     marked: bool = False
-    """Whether lines are marked with their rank by now."""
+    """Whether lines are already marked with their rank."""
     banner: list[str] = field(default_factory=list)
-    """The lines of the launcher that were kept back."""
+    """The launcher's lines that were held back."""
     last_words: dict[int, LastWords] = field(default_factory=dict)
-    """What each rank has printed last that may say why it ended."""
+    """The last line of each rank that may explain its end."""
     first_error: tuple[int, str] | None = None
-    """The rank that was the first to print a traceback, and the exception."""
+    """The first rank that printed a traceback, and the traceback's exception."""
     _speakers: dict[int | None, _Speaker] = field(default_factory=dict)
-    _stands: _Speaker | None = None  # whose unfinished line stands there
-    _shown: dict[tuple[str, ...], int] = field(default_factory=dict)  # tracebacks, by who
-    # Whose traceback others have printed as well; and since when that waits to be told.
+    _current: _Speaker | None = None  # the speaker of the unfinished line on the screen
+    _shown: dict[tuple[str, ...], int] = field(default_factory=dict)  # tracebacks, and their ranks
+    # By rank, the other ranks that printed its traceback; and since when they wait to be listed.
     _same: dict[int, list[int]] = field(default_factory=dict)
     _same_since: float = 0.0
     _bears_mark: dict[int, bool] = field(default_factory=dict)  # whether a rank's last line does
-    # Who has shown the last traceback of each rank.
-    _stands_for: dict[int, int] = field(default_factory=dict)
+    # By rank, the rank that has shown its last traceback.
+    _shown_by: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._log_lines = LogLines(self.ranks, self._show_of)
 
     def add(self, who: int | None, text: str, now: float) -> None:
-        """Takes a piece of a rank's output; None for the launcher's."""
+        """Take a piece of output from a rank, or from the launcher (None)."""
         for line, end in self._speaker(who).line.add(text, now):
             tag = _TAGGED.match(line) if who is None and self.labels else None
             speaker = self._speaker(int(tag[1]) if tag else who)
             line = line[tag.end() :] if tag else line
-            if not end:  # too long to be kept, even if a line of another rank stands there
+            if not end:  # too long to be kept, even if a line of another rank is unfinished
                 self._release(speaker, now)
                 self._show_part(speaker, line)
             elif end == "\n":
@@ -128,14 +130,14 @@ class Screen:
         return self._speakers[who]
 
     def tick(self, now: float) -> bool:
-        """Shows what has waited long enough; True if something waits."""
+        """Show output that has waited long enough; return whether any output still waits."""
         for speaker in self._speakers.values():
             over = min(speaker.held_last + _PAUSE, speaker.held_since + _LONGEST_HELD)
             if speaker.held and now >= over:
                 self._release(speaker, now)
-            # An unfinished line of the launcher may turn out to be a rank's.
+            # An unfinished line of the launcher may still turn out to be a rank's.
             shows = not speaker.held and (speaker.who is not None or not self.labels)
-            if shows and self._stands in (None, speaker) and speaker.line.is_late(now):
+            if shows and self._current in (None, speaker) and speaker.line.is_late(now):
                 self._show_part(speaker, speaker.line.take())
         if self._same and now >= self._same_since + _TELL:
             self._tell_same()
@@ -143,9 +145,9 @@ class Screen:
         return self._log_lines.tick(now) or waits or bool(self._same)
 
     def end(self, who: int | None, now: float) -> None:
-        """Shows what is left of a rank, or the launcher: nothing more will come from it.
+        """Show the remaining output from a rank, or from the launcher, that has ended.
 
-        Its log lines may wait for those of the others.
+        The rank's log lines may still wait for other ranks' log lines.
         """
         if speaker := self._speakers.get(who):
             if speaker.line.so_far():
@@ -153,7 +155,7 @@ class Screen:
             self._release(speaker, now)
 
     def finish(self) -> None:
-        """Shows all that is left: nothing more will come from anyone."""
+        """Show all remaining output, after all ranks and the launcher have ended."""
         for who in list(self._speakers):
             self.end(who, 0.0)
         self._log_lines.finish()
@@ -161,11 +163,11 @@ class Screen:
         self._end_line()
 
     def shown(self, who: int) -> tuple[int, bool]:
-        """Under which rank a rank's last lines are to be found, and whether that marks them.
+        """Return the rank under which a rank's last lines were shown, and whether they are marked.
 
-        Another where that one has shown the same traceback.
+        If another rank showed the same traceback first, the result is that rank.
         """
-        stands = self._stands_for.get(who, who)
+        stands = self._shown_by.get(who, who)
         return stands, self.marked and self._bears_mark.get(stands, False)
 
     def _finish(self, speaker: _Speaker, line: str, now: float) -> None:
@@ -173,7 +175,7 @@ class Screen:
         if speaker.who is None:
             starts = ends = bool(_RULE.match(line))
         else:
-            # A program that Python cannot read has no more than one frame.
+            # A program with a syntax error has only one frame.
             frame = not held and error_text.FRAME.match(line)
             starts = speaker.at_start and (line == error_text.TRACEBACK or bool(frame))
             ends = False
@@ -192,7 +194,7 @@ class Screen:
             self._release(speaker, now)
 
     def _let_through(self, speaker: _Speaker, lines: Sequence[str]) -> None:
-        """Shows lines, unless they are the launcher's banner."""
+        """Show lines, unless they are the launcher's banner."""
         if speaker.who is not None:
             self._note(speaker.who, lines)
         elif not self.banners and _is_banner(lines):
@@ -201,7 +203,7 @@ class Screen:
         self._show(speaker, lines)
 
     def _release(self, speaker: _Speaker, now: float) -> None:
-        """Shows what was held back, unless another rank has shown the same."""
+        """Show the held lines, unless another rank has shown the same lines."""
         who, held, speaker.held = speaker.who, speaker.held, []
         if not held:
             return
@@ -220,7 +222,7 @@ class Screen:
             self._log_lines.flush(who)
             self._same.setdefault(first, []).append(who)
             self._same_since = now
-            self._stands_for[who] = first
+            self._shown_by[who] = first
 
     def _note(self, who: int, lines: Iterable[str]) -> None:
         for line in lines:
@@ -236,38 +238,38 @@ class Screen:
     def _show(self, speaker: _Speaker, lines: Iterable[str]) -> None:
         if speaker.who is not None:
             self._bears_mark[speaker.who] = self.marked
-            self._stands_for.pop(speaker.who, None)
+            self._shown_by.pop(speaker.who, None)
         for line in lines:
             self._show_part(speaker, f"{line}\n")
-            self._stands, speaker.at_start = None, True
+            self._current, speaker.at_start = None, True
 
     def _show_part(self, speaker: _Speaker, text: str) -> None:
-        """Shows a part of a line; ends the line of another speaker before."""
+        """Show a part of a line, after ending another speaker's unfinished line."""
         if speaker.who is not None:
             self._log_lines.flush(speaker.who)
-        if self._stands is not speaker:
+        if self._current is not speaker:
             self._end_line()
-        new = self._stands is None or speaker.at_start
+        new = self._current is None or speaker.at_start
         if new and self.marked and speaker.who is not None:
             text = label([speaker.who]) + text
         self.write(text)
-        self._stands, speaker.at_start = speaker, False
+        self._current, speaker.at_start = speaker, False
 
     def _redraw(self, speaker: _Speaker, line: str) -> None:
-        """A line that the next one of its rank replaces; not where another's stands."""
-        if self._stands not in (None, speaker):
+        """Show a line that the rank's next line will replace, unless another line is unfinished."""
+        if self._current not in (None, speaker):
             return
         if line:
             self._show_part(speaker, line)
-        if self._stands:
+        if self._current:
             self.write("\r")
         speaker.at_start = True
 
     def _end_line(self) -> None:
-        if self._stands:
+        if self._current:
             self.write("\n")
-            self._stands.at_start = True
-            self._stands = None
+            self._current.at_start = True
+            self._current = None
 
     def _show_of(self, ranks: Sequence[int], line: str) -> None:
         self._end_line()
@@ -276,7 +278,7 @@ class Screen:
 
 
 def _is_chained(held: Sequence[str]) -> bool:
-    """Whether the traceback that follows belongs to this one: `raise ... from ...`."""
+    """Return whether the next traceback continues this one, as after `raise ... from ...`."""
     told = next((line for line in reversed(held) if line), "")
     return told.endswith((" exception occurred:", "direct cause of the following exception:"))
 
@@ -287,18 +289,18 @@ def _is_banner(lines: Sequence[str]) -> bool:
 
 
 class _Output:
-    """The standard output of MPICH's launcher, to be handed on but for its banner at the end."""
+    """The standard output of MPICH's launcher, forwarded without the banner at its end."""
 
     def __init__(self, write: Callable[[bytes], object], screen: Screen) -> None:
         self._write, self._screen = write, screen
-        self._rest = b""  # what may be the banner's beginning, or the banner
+        self._rest = b""  # the banner, or possibly its beginning
         self._since = 0.0
 
     def take(self, piece: bytes) -> bool:
-        """Hands a piece on; empty at the end."""
+        """Forward a piece of output; an empty piece marks the end."""
         text, self._since = self._rest + piece, time.monotonic()
         start = text.find(_MPICHS_BANNER)
-        if start < 0:  # all but what may be its beginning
+        if start < 0:  # hold back a possible beginning of the banner
             ends = range(max(0, len(text) - len(_MPICHS_BANNER)), len(text) if piece else 0)
             found = (at for at in ends if _MPICHS_BANNER.startswith(text[at:]))
             start = next(found, len(text))
@@ -309,7 +311,7 @@ class _Output:
         return True
 
     def tick(self, now: float) -> bool:
-        """Shows what turned out not to be the banner's beginning; True if that is not known yet."""
+        """Forward held text that turned out not to be the banner; return True while undecided."""
         waits = bool(self._rest) and not self._rest.startswith(_MPICHS_BANNER)
         if waits and now >= self._since + UNFINISHED:
             rest, self._rest = self._rest, b""
@@ -318,14 +320,14 @@ class _Output:
 
 
 class Terminal(contextlib.AbstractContextManager["Terminal"]):
-    """Reads what a job prints and shows it on this process's outputs. A context.
+    """A context that reads a job's output and shows it on this process's outputs.
 
-    Each has a thread of its own: where nobody reads the output, errors are shown all the same. What
-    cannot be written is dropped, and kept in mind.
+    Standard output and standard error have separate threads, so that errors are shown even if
+    standard output is not read. Output that cannot be written is dropped, and the loss is recorded.
 
     Args:
-        marks: whether ranks on other machines label their lines for this; if not, lines are shown
-            as they come.
+        marks: whether ranks on other machines label their lines for this object. If not, lines are
+            shown unchanged.
         banners, ranks: see `Screen`.
     """
 
@@ -333,10 +335,10 @@ class Terminal(contextlib.AbstractContextManager["Terminal"]):
         self._banners = banners
         self._writer = Writer()
         self._screen = Screen(self._show, banners, labels=marks, ranks=ranks)
-        # What ranks say in lines with tags is shown with these, and overheard.
+        # Tagged lines are shown with their tags; a second, silent screen parses them.
         self._screens = [self._screen] if marks else [self._screen, Screen(lambda text: None)]
         self.heard = self._screens[-1]
-        """What the ranks have said; for who has called `finish`."""
+        """The screen that has parsed the ranks' output; read it after `finish`."""
         self._reader = Reader(*(screen.tick for screen in self._screens))
         self._output = Reader()
         self._threads = [
@@ -345,25 +347,25 @@ class Terminal(contextlib.AbstractContextManager["Terminal"]):
         ]
 
     def __exit__(self, *_: object) -> None:
-        if self._threads[0].ident is None:  # the job was refused: nobody reads
+        if self._threads[0].ident is None:  # the job was not started, so no thread reads
             for reader in (self._reader, self._output):
                 reader.stop()
                 reader.finish()
 
     @property
     def lost(self) -> dict[str, int]:
-        """What could not be shown, as `Writer` has it."""
+        """Output that could not be shown, in the form of `Writer.lost`."""
         return self._writer.lost
 
     @property
     def closed(self) -> bool:
-        """Whether the reader of an output is gone, as `head` is when it has seen enough."""
+        """Whether the reader of an output, such as `head`, is gone."""
         return is_closed(self.lost)
 
     def errors(self, who: int | None) -> int:
-        """The standard error for a rank, or None: the launcher.
+        """Return a pipe for the standard error of a rank, or of the launcher (None).
 
-        Any thread may call it. The caller closes it when it has handed it on.
+        Any thread may call this method. The caller closes the pipe after passing it on.
         """
         decoder = UTF_8("replace")
 
@@ -379,7 +381,7 @@ class Terminal(contextlib.AbstractContextManager["Terminal"]):
         return self._reader.pipe(take)
 
     def output(self, family: str) -> int:
-        """The same of the standard output for the launcher of that MPI."""
+        """Return a pipe for the standard output of an MPI family's launcher."""
 
         def take(piece: bytes) -> bool:
             self._writer.write(1, piece)
@@ -391,14 +393,14 @@ class Terminal(contextlib.AbstractContextManager["Terminal"]):
         return self._output.pipe(output.take, output.tick)
 
     def serve(self) -> None:
-        """Begins to read. Starts threads: call it when nothing will be forked."""
+        """Start the reading threads. Call this method after the last fork."""
         for thread in self._threads:
             thread.start()
 
     def finish(self, in_time: bool = False) -> None:
-        """Shows what has been written up to now, and reads no more.
+        """Show the output written so far, and stop reading.
 
-        With `in_time` it gives up on a reader that takes nothing for some seconds.
+        With `in_time`, give up after some seconds if the reader of this process's output is stuck.
         """
         if self._threads[0].ident is not None:
             self._reader.stop()
@@ -408,7 +410,7 @@ class Terminal(contextlib.AbstractContextManager["Terminal"]):
                 thread.join(max(0.0, until - time.monotonic()) if in_time else None)
 
     def show_banner(self) -> None:
-        """Shows what the launcher has said of the job's end; for who has called `finish`."""
+        """Show the launcher's text about the job's end; call it after `finish`."""
         self._show("".join(f"{line}\n" for line in self._screen.banner))
 
     def _show(self, text: str) -> None:

@@ -1,1 +1,1 @@
-"""What runs on each machine of a job, as files: all of it knows the standard library alone."""
+"""Scripts that run on each machine of a job. They import only the standard library."""

@@ -1,9 +1,9 @@
-"""Hears what the ranks of one machine say, at one socket without a file.
+"""The agent on a machine, which receives messages from the ranks there. Its socket has no file.
 
-`tf_hvd run` has one for its own machine. On the other machines of an elastic job, and of any job
-that is asked to end, this file is run, by an isolated Python, so it knows the standard library
-alone: it keeps the commits of its ranks and gives the ranks signals, speaks to `tf_hvd run` over
-its standard input and output, and ends when the input does.
+`tf_hvd run` contains the agent for its machine. On other machines, an isolated Python runs this
+file in elastic jobs, and in any job that is asked to end. The file imports only the standard
+library. An agent stores the commits of its machine's ranks and sends signals to these ranks. It
+talks to `tf_hvd run` over its standard input and output, and ends when its input ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import types
 from collections.abc import Iterable
 from typing import Any
 
-if __name__ == "__main__":  # a package without __init__.py, which loads TensorFlow
+if __name__ == "__main__":  # a package without __init__.py, which would load TensorFlow
     package = types.ModuleType("tf_hvd")
     sys.modules["tf_hvd"] = package
     package.__path__ = [os.path.join(os.path.dirname(__file__), "..", "..")]
@@ -32,31 +32,31 @@ from tf_hvd.launch.machine.commits import Answer, Commits, Parts
 from tf_hvd.launch.machine.rank_signals import Ranks
 
 SETTLED = 2.0
-"""Seconds that what was said may take to be heard, at the end of a start."""
-# In seconds: between two looks; where nobody can be heard for a moment; and until an agent that is
-# killed has ended.
+"""Maximum seconds for receiving pending messages at the end of a start."""
+# In seconds: the time between two looks; after a failed accept; and for a killed agent to end.
 _LOOK, _PAUSE, _OLD_ENDS = 0.002, 0.1, 5.0
-_GREETING = b"\0tf_hvd agent\n"  # what it writes first: a login may print whatever it likes before
+_GREETING = b"\0tf_hvd agent\n"  # its first output, since a login may print any text before it
 
 
 class Agent:
     """The socket of one job, and a thread for each connection to it.
 
     Args:
-        job: its name.
-        hear: takes a message and its load, in the thread of its link, over which it may answer;
-            at the link's end it gets `GONE`.
-        instead_of: what `tf_hvd run` calls this machine, where an agent that has lost it may be
-            here still, and is killed: of a network that is silent it may hear no end for hours.
+        job: the job's name.
+        hear: called in a link's thread with the link, a message and the message's load. It may
+            answer over the link. When the link ends, the message is `GONE`.
+        instead_of: this machine's name in `tf_hvd run`. A previous agent with that name is killed,
+            because after a network failure it may not notice for hours that `tf_hvd run` is gone.
+            If the name is empty, no agent is killed.
 
     Raises:
-        OSError: the name is taken, by another job or by this machine under another name.
+        OSError: the socket's name is in use by another job, or by this machine with another name.
     """
 
     def __init__(self, job: str, hear: Answer, instead_of: str = "") -> None:
         self._hear = hear
         self._lock = threading.Lock()
-        # Guarded by _lock. What is heard from a link is heard by the holder of the link's lock.
+        # Guarded by _lock. Messages of a link are processed by the holder of the link's lock.
         self._links: dict[messages.Link, threading.Lock] = {}
         self._closed = False
         self._thread = threading.Thread(target=self._accept, name="agent", daemon=True)
@@ -70,19 +70,19 @@ class Agent:
         self._listener.listen(socket.SOMAXCONN)
 
     def serve(self) -> None:
-        """Begins to hear the ranks, if it has not yet. Starts threads."""
+        """Start the threads that receive messages, if they are not running yet."""
         if self._thread.ident is None:
             self._thread.start()
 
     def settle(self, seconds: float = SETTLED) -> None:
-        """Returns when all that was said by now has been heard; gives up after so many seconds."""
+        """Wait until all messages sent so far are processed, for at most `seconds`."""
         until = time.monotonic() + seconds
         while self._has_unheard() and time.monotonic() < until:
             time.sleep(_LOOK)
 
     def close(self) -> None:
         self._closed = True
-        with contextlib.suppress(OSError):  # wakes the thread that accepts
+        with contextlib.suppress(OSError):  # to wake the accepting thread
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
@@ -98,7 +98,7 @@ class Agent:
                         continue
                     lock = self._links[link] = threading.Lock()
                 threading.Thread(target=self._serve, args=(link, lock), daemon=True).start()
-            except (OSError, RuntimeError, ValueError):  # no descriptors or threads are left, say
+            except (OSError, RuntimeError, ValueError):  # such as no descriptors or threads left
                 time.sleep(_PAUSE)
 
     def _serve(self, link: messages.Link, lock: threading.Lock) -> None:
@@ -109,7 +109,7 @@ class Agent:
                     self._hear(link, *link.receive())
                     while link.has_rest():
                         self._hear(link, *link.receive())
-        # Who settles waits for this too: the link stays in the list until then.
+        # `settle` waits for this call as well, because the link stays in the list until then.
         with lock, contextlib.suppress(OSError, *messages.DAMAGE):
             self._hear(link, {"do": contract.GONE}, b"")
         with self._lock:
@@ -117,18 +117,18 @@ class Agent:
             link.close()
 
     def _has_unheard(self) -> bool:
-        """Whether a message waits to be heard, or is being heard."""
+        """Return whether any message is waiting or being processed."""
         with self._lock:
             for lock in self._links.values():
                 if not lock.acquire(blocking=False):
                     return True
                 lock.release()
             files = (self._listener.fileno(), *(each.fileno() for each in self._links))
-            return _is_readable(file for file in files if file >= 0)  # those not closed meanwhile
+            return _is_readable(file for file in files if file >= 0)  # files not closed meanwhile
 
 
 def _is_readable(files: Iterable[int], wait: bool = False) -> bool:
-    """Whether there is something to read from any of these, or an end; or waits for that."""
+    """Return whether any of these files has data or has ended; with `wait`, wait until one does."""
     events = select.poll()
     for file in files:
         events.register(file, select.POLLIN)
@@ -153,7 +153,7 @@ def _bind_instead(listener: socket.socket, job: str, instead_of: str) -> None:
 
 
 def find_greeting(file: messages.Source) -> None:
-    """Reads until an agent begins to speak; EOFError if none does."""
+    """Read up to the end of an agent's greeting; raise EOFError if there is no greeting."""
     seen = b""
     while not seen.endswith(_GREETING):
         piece = file.read(1)
@@ -163,26 +163,26 @@ def find_greeting(file: messages.Source) -> None:
 
 
 class Away:
-    """The agent of another machine than that of `tf_hvd run`.
+    """The agent on a machine that does not run `tf_hvd run`.
 
     Args:
         job: the job's name.
-        to: the way to `tf_hvd run`.
-        machine: see `Agent`; empty for one that does not hear its ranks.
+        to: the stream to `tf_hvd run`.
+        machine: see `instead_of` of `Agent`; empty for an agent that receives no rank messages.
     """
 
     def __init__(self, job: str, to: messages.Stream, machine: str = "") -> None:
         self._job, self._to = job, to
-        self._lock = threading.Lock()  # guards what is written to it
-        # Who waits until `tf_hvd run` has a part, by rank and commit. Without a lock: who says that
-        # it is there must not wait for who writes.
+        self._lock = threading.Lock()  # guards writing to `tf_hvd run`
+        # The links that wait until `tf_hvd run` has a part, by rank and commit. Not guarded: the
+        # thread that reports a part must not wait for a thread that writes.
         self._waits: dict[tuple[int, int], messages.Link] = {}
-        self._ranks: Ranks | None = None  # once they are to end
+        self._ranks: Ranks | None = None  # set when the first signal is to be sent
         self.commits = Commits(Parts(), self._hand_on)
         self.agent = Agent(job, self._hear, machine) if machine else None
 
     def _tell(self, message: dict[str, Any], load: bytes = b"") -> None:
-        """Tells `tf_hvd run`; ends this process if it is gone."""
+        """Send a message to `tf_hvd run`; end this process if sending fails."""
         with self._lock:
             try:
                 messages.send(self._to, message, load)
@@ -190,7 +190,10 @@ class Away:
                 os._exit(1)
 
     def _hand_on(self, link: messages.Link, message: dict[str, Any], load: bytes) -> None:
-        """Tells `tf_hvd run` what a rank has said, which of a part hears when that is there."""
+        """Forward a rank's message to `tf_hvd run`.
+
+        A rank that sends a part waits until the part has arrived.
+        """
         if message["do"] == contract.PART:
             self._waits[message["rank"], message["commit"]] = link
         self._tell(message, load)
@@ -198,7 +201,7 @@ class Away:
             link.send({"do": contract.HAVE})
 
     def obey(self, source: messages.Source) -> None:
-        """Does what `tf_hvd run` says, until it says no more."""
+        """Carry out commands from `tf_hvd run` until the connection ends."""
         self._tell({"do": contract.READY})
         with contextlib.suppress(EOFError, *messages.DAMAGE):
             while True:
@@ -224,7 +227,7 @@ class Away:
             self._ranks.wait_for_keepers()
 
     def _signal(self, what: object, message: dict[str, Any]) -> None:
-        """Gives the ranks of this machine a signal, or tells which of them have not ended."""
+        """Send a signal to the ranks on this machine, or report which ranks have not ended."""
         self._ranks = self._ranks or Ranks(self._job)
         if what == contract.TO_KEEPERS:
             self._ranks.to_keepers(int(message["signal"]))
@@ -241,13 +244,13 @@ class Away:
 
 
 def main(arguments: Iterable[str]) -> None:
-    """Does what `tf_hvd run` says, until the standard input ends.
+    """Carry out commands from `tf_hvd run` until standard input is closed.
 
     Args:
-        arguments: what `tf_hvd run` calls this machine (see `Away`), and the job's name.
+        arguments: this machine's name in `tf_hvd run` (see `Away`), and the job's name.
     """
     machine, job = arguments
-    # It ends with its input, and not with ranks that are asked to end.
+    # The agent must end with its input, and not by signals for ranks.
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
     away = Away(job, sys.stdout.buffer, machine)

@@ -1,11 +1,11 @@
-"""Keeps what the ranks of one machine have committed, while they come and go.
+"""Storage that keeps the commits from one machine's ranks across restarts.
 
-Files, which ranks map and write to themselves: memory without a name, of which only descriptors are
-kept here. And parts, each of one rank and one commit, which also go to `tf_hvd run`, so that they
-outlive this machine.
+Commits consist of files and parts. Files are unnamed memory that ranks map and write; this module
+keeps only their descriptors. A part belongs to one rank and one commit. Each part is also sent
+to `tf_hvd run`, so that the part survives the loss of this machine.
 
-Part of agent.py, which an isolated Python runs as a file on other machines: it knows the standard
-library alone.
+This module belongs to agent.py, which an isolated Python runs as a file on other machines. It
+imports only the standard library.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any
 from tf_hvd.core import contract, messages
 
 Answer = Callable[[messages.Link, dict[str, Any], bytes], None]
-"""Takes what a link has brought: a message, and its load."""
+"""Processes a link's message and its load."""
 
 
 class Parts:
-    """The newest parts of each rank. Any thread."""
+    """The newest parts of each rank. Any thread may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -36,7 +36,7 @@ class Parts:
                 del of_rank[old]
 
     def forget(self, after: int, last: int) -> None:
-        """Forgets what no job goes on from: commits after one, until the last that was known."""
+        """Delete the commits with numbers in (`after`, `last`], which no job will resume."""
         with self._lock:
             for of_rank in self._parts.values():
                 for commit in [each for each in of_rank if after < each <= last]:
@@ -47,7 +47,7 @@ class Parts:
             return self._parts.get(rank, {}).get(commit)
 
     def newest(self, ranks: int) -> int:
-        """The newest commit of which the parts of so many ranks are here; 0: none."""
+        """Return the newest commit with parts from all ranks 0 to `ranks` - 1, or 0 if none."""
         with self._lock:
             kept = [set(self._parts.get(rank, ())) for rank in range(ranks)]
         return max(set.intersection(*kept), default=0) if kept else 0
@@ -58,12 +58,12 @@ class Parts:
 
 
 class Commits:
-    """What is kept on one machine. Any thread.
+    """The commits stored on one machine. Any thread may use it.
 
     Args:
-        parts: where parts lie here.
-        hand_on: gets what a rank has said of parts, with its link, on another machine than that of
-            `tf_hvd run`; answers when what was said outlives this machine.
+        parts: the parts stored on this machine.
+        hand_on: forwards a rank's message about parts to `tf_hvd run` on another machine. It
+            answers on the rank's link as soon as the part can survive the loss of this machine.
     """
 
     def __init__(self, parts: Parts, hand_on: Answer | None = None) -> None:
@@ -71,10 +71,10 @@ class Commits:
         self._hand_on = hand_on or (lambda link, *_: link.send({"do": contract.HAVE}))
         self._lock = threading.Lock()
         self._files: dict[str, int] = {}  # guarded by _lock
-        self._round = -1  # the start that runs; only its ranks are heard
+        self._round = -1  # the current start; messages from ranks of other starts are rejected
 
     def begin(self, number: int) -> None:
-        """A start of the job begins: what the ranks of the one before were told is done."""
+        """Begin a start of the job, and reset the notice for the ranks in the previous start."""
         self.notify(0)
         self._round = number
 
@@ -82,18 +82,18 @@ class Commits:
         os.pwrite(self._file(contract.NOTICE_FILE), contract.NOTICE.pack(says), 0)
 
     def answer(self, link: messages.Link, message: dict[str, Any], load: bytes) -> None:
-        """Does what a rank says.
+        """Carry out a rank's request.
 
         Raises:
-            ProtocolError: it is a rank of another start.
+            ProtocolError: the rank belongs to another start.
         """
         if message["round"] != self._round:
-            raise messages.ProtocolError("a rank of another start")
+            raise messages.ProtocolError("message from a rank of another start")
         what = message["do"]
         if what == contract.FILE:
             link.send({"do": contract.FILE}, files=[self._file(str(message["name"]))])
         elif what == contract.KEEP:
-            # Memory that a rank has from an agent before this one, unless another has given it.
+            # Memory that the rank got from a previous agent, unless another rank has sent it.
             self._file(str(message["name"]), link.files.pop(0))
             link.send({"do": contract.HAVE})
         elif what == contract.PART:
@@ -116,7 +116,7 @@ class Commits:
                 os.close(self._files.popitem()[1])
 
     def _file(self, name: str, given: int | None = None) -> int:
-        """The memory of that name: what was given first, or else empty."""
+        """Return the memory with this name: the first memory given for the name, or new memory."""
         with self._lock:
             if name not in self._files:
                 if given is None:

@@ -1,7 +1,7 @@
-"""Waits for a rank's program, which it has started, and tells the launcher how it has ended.
+"""The keeper of a rank: starts the rank's program, waits for it and reports how it ended.
 
-A process between the MPI's launcher and the program, for each rank. Part of rank.py and agent.py,
-which are run as files by an isolated Python: it knows the standard library alone.
+Each rank has a keeper, a process between MPI's launcher and the program. This module belongs to
+rank.py and agent.py, which an isolated Python runs as files. It imports only the standard library.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from tf_hvd.launch.machine import proc
 from tf_hvd.launch.machine.lines import lost_text, write_all
 from tf_hvd.launch.machine.rank_output import RankOutput
 
-# What a keeper is told (rank_signals.py): to hold its rank's end back, and no longer.
+# Signals to a keeper (rank_signals.py): hold back the report of the rank's end, or release it.
 HOLD, RELEASE = signal.SIGRTMIN + 4, signal.SIGRTMIN + 5
 _HEARD = frozenset({signal.SIGCHLD, HOLD, RELEASE})
-# What is for the program alone, of what comes to both.
+# Signals that reach both processes but are meant only for the program.
 _THE_PROGRAMS = frozenset(
     {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
 )
-# In seconds: between two looks whether the launcher is there, and at what the program makes when it
-# is not; and from SIGTERM to SIGKILL.
+# In seconds: the time between two checks that the launcher runs; between two looks at the program's
+# segments after the launcher's end; and from SIGTERM to SIGKILL.
 _LOOK, _SOON, _GRACE = 2.0, 0.05, 5.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_PMI = "PMI_FD"  # MPICH's, and MPIs that come from it
+_PMI = "PMI_FD"  # set by MPICH and MPIs derived from it
 
 
 def watch_child(
@@ -43,40 +43,41 @@ def watch_child(
     save: Callable[[], None],
     kept: Collection[str],
     output: RankOutput | None,
-    alone: bool,
+    without_mpi: bool,
 ) -> None:
-    """Forks: the child returns and becomes the rank, this process tells that it runs, how it ends.
+    """Fork: the child returns and becomes the rank; this process reports its start and end.
 
-    MPICH's launcher does not say which rank it was that ended the job, and Open MPI's only if
-    others ran still. A signal that the launcher sends goes to both, as they are one process group.
+    MPICH's launcher does not report which rank ended the job. Open MPI's launcher reports that
+    rank only if other ranks were still running. Both processes share a process group, so a
+    launcher's signal reaches both.
 
     Args:
-        link: to the agent; None on another machine.
-        rank: whose child it is.
-        launcher: the process that has started this one.
-        save: called at a bad end.
-        kept: files, by number, that `save` needs.
-        output: the part of the program's output that this process hands on; None for nothing.
-        alone: whether `tf_hvd run` itself is the launcher, and sends signals to this process only.
+        link: the connection to the agent; None on another machine.
+        rank: the rank's number.
+        launcher: id of the process that started this process.
+        save: called if the program fails.
+        kept: the file descriptors that `save` needs, as strings.
+        output: the part of the program's output that this process forwards; None for nothing.
+        without_mpi: whether `tf_hvd run` is the launcher, which sends signals only to this process.
     """
-    # From before the fork on: a keeper that got no core would not be known, or be ended.
+    # Block before the fork, so that the signals do not end a keeper that gets no CPU time.
     handled = signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD | _THE_PROGRAMS)
-    if not alone:
-        call_oneself(contract.KEEPER)
+    if not without_mpi:
+        set_process_name(contract.KEEPER)
     child = os.fork()
     if child == 0:
-        call_oneself("python")
-        # Without its keeper a program would go on, and MPI's launcher wait for its output.
+        set_process_name("python")
+        # Otherwise the program would outlive its keeper, and the launcher would await its output.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         signal.pthread_sigmask(signal.SIG_SETMASK, handled)
         return
-    keeper = _Keeper(child, launcher, alone)
-    # The launcher waits for the end of some of these. But MPICH's kills us as well when nobody
-    # holds this one any more, before it is told how the rank has ended.
+    keeper = _Keeper(child, launcher, without_mpi)
+    # Close files that the launcher reads until they end. Keep PMI_FD: once no process has it open,
+    # MPICH's launcher kills this process, possibly before it reports the rank's end.
     kept = {os.environ.get(_PMI, ""), *kept, *([str(link.fileno())] if link else [])}
     close_all({*kept, *map(str, output.needs if output else ())})
-    # Where `tf_hvd run` itself waits, it need not be told who does.
-    tell(link, contract.RUNS, rank, process=child, keeper=0 if alone else os.getpid())
+    # If `tf_hvd run` itself waits for this process, it does not need the keeper's id.
+    tell(link, contract.RUNS, rank, process=child, keeper=0 if without_mpi else os.getpid())
     if output:
         output.start()
     code = keeper.wait()
@@ -84,14 +85,14 @@ def watch_child(
     if link is None and code:
         save()
     if output:
-        # At a good end MPI's launchers wait for the output of what the program has left running,
-        # and a bad one they are to know soon.
-        may_go_on = not (code or alone)
-        in_time = bool(code) and not alone
-        output.finish(lambda: may_go_on and os.getppid() == launcher, in_time)
+        # After a success, MPI's launchers wait for the output of processes that the program left
+        # running. A failure must be reported soon.
+        may_wait = not (code or without_mpi)
+        in_time = bool(code) and not without_mpi
+        output.finish(lambda: may_wait and os.getppid() == launcher, in_time)
         if lost := output.lost():
             tell(link, contract.LOST, rank, files=lost)
-            if link is None:  # on another machine: the launcher brings it to the user
+            if link is None:  # on another machine; the launcher forwards its output
                 with contextlib.suppress(OSError):
                     write_all(2, f"{lost_text(lost)}\n".encode())
     keeper.hold()
@@ -99,37 +100,38 @@ def watch_child(
 
 
 def end_as(code: int) -> NoReturn:
-    """Ends as a program has: with its exit code, or by that signal where it is negative."""
+    """End this process with a program's exit code, or by its signal if the code is negative."""
     if code < 0:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
         if -code != signal.SIGKILL:
             signal.signal(-code, signal.SIG_DFL)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has left one, if wanted
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has already dumped core
         os.kill(os.getpid(), -code)
     os._exit(code if code >= 0 else 128 - code)
 
 
 def tell(link: messages.Link | None, what: str, rank: int, **more: object) -> None:
-    """Tells the agent, if there is one, something of a rank."""
+    """Send the agent a message about a rank; do nothing without a link."""
     if link is not None:
         with contextlib.suppress(OSError):  # it is gone
             link.send({"do": what, "rank": rank, "time": time.time_ns(), **more})
 
 
-def call_oneself(name: str) -> None:
-    """Gives this process a name, of at most 15 letters."""
+def set_process_name(name: str) -> None:
+    """Set this process's name. The kernel keeps only the first 15 characters."""
     with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:
         file.write(name)
 
 
 def close_all(kept: Collection[str]) -> None:
-    """Closes all files but some, by number, and has /dev/null for the other standard ones.
+    """Close all file descriptors except `kept`, and replace standard ones with /dev/null.
 
-    Who waits for the end of a program's output would wait for us too.
+    Otherwise a reader that waits for the end of a program's output would also wait for this
+    process.
     """
     for number in map(int, os.listdir("/proc/self/fd")):
         if number > 2 and str(number) not in kept:
-            with contextlib.suppress(OSError):  # what has listed them
+            with contextlib.suppress(OSError):  # the descriptor of the listing itself
                 os.close(number)
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
@@ -138,54 +140,56 @@ def close_all(kept: Collection[str]) -> None:
 
 
 class _Keeper:
-    """Waits for a rank's program, `child`, which `launcher`, a process, has started.
+    """Waits for a rank's program, the process `child`. `launcher` started this process.
 
-    The signals that it hears, and those that are for the program, are blocked.
+    The keeper's own signals and the program's signals are blocked.
     """
 
-    def __init__(self, child: int, launcher: int, alone: bool) -> None:
+    def __init__(self, child: int, launcher: int, without_mpi: bool) -> None:
         self._child = child
         self._launcher = launcher
-        self._alone = alone
+        self._without_mpi = without_mpi
         self._over = False  # the program has ended
         self._held = False
-        self._segments: set[str] = set()  # that it had when it was to be held
-        if not alone:
+        self._segments: set[str] = set()  # of the program, when the hold began
+        if not without_mpi:
             for signum in _THE_PROGRAMS:
                 signal.signal(signum, signal.SIG_IGN)
 
     def wait(self) -> int:
-        """Waits for the program's end; returns its exit code, or minus the signal.
+        """Wait for the program's end and return its exit code, or minus the signal.
 
-        Ends it if the launcher's process that has started it is gone, which has not ended it then:
-        both were killed.
+        If the launcher's process is gone, the launcher was killed before it could end the program.
+        This method then ends the program.
         """
         orphaned = None
         while True:
             ended, status = os.waitpid(self._child, os.WNOHANG)
             if ended:
                 self._over = True
-                # It may have been killed, and on another machine nobody else knows of them.
+                # The program may have been killed; on other machines, only this process knows its
+                # segments.
                 remove_segments(self._segments)
                 return os.waitstatus_to_exitcode(status)
             lost = os.getppid() != self._launcher
-            if lost:  # at each look: the program may yet be in MPI_Init, and make some
+            if lost:  # repeatedly, because a program in MPI_Init may still create segments
                 remove_segments(contract.segments_in(proc.maps(self._child)))
             if lost and orphaned is None:
                 orphaned = time.monotonic()
                 with contextlib.suppress(OSError):
-                    if self._alone:  # its group is that of the script which has called us
+                    if self._without_mpi:  # the script that started tf_hvd run is in its group
                         os.kill(self._child, signal.SIGTERM)
-                    else:  # what it has started as well, its data loaders
+                    else:  # including its own children, such as data loaders
                         os.killpg(os.getpgid(self._child), signal.SIGTERM)
             elif orphaned is not None and time.monotonic() - orphaned >= _GRACE:
                 os.kill(self._child, signal.SIGKILL)
             self._hear(_SOON if lost else _LOOK)
 
     def hold(self) -> None:
-        """Returns when this end may be known, at which MPI's launchers may kill the other ranks.
+        """Wait until it is safe to report that the program has ended.
 
-        They may be saving a checkpoint, where all are asked to end.
+        After the report, MPI's launchers may kill the other ranks. If all ranks were asked to end,
+        the other ranks may still be saving a checkpoint.
         """
         while self._hear(0.0):
             pass
@@ -201,7 +205,7 @@ class _Keeper:
             if self._held:
                 self._segments |= contract.segments_in(proc.maps(self._child))
         elif (
-            self._alone  # MPI's launchers and the terminal send theirs to the program too
+            self._without_mpi  # MPI's launchers and the terminal signal the program directly
             and not self._over
             and heard.si_signo != signal.SIGCHLD
             and heard.si_pid == self._launcher == os.getppid()
@@ -211,7 +215,7 @@ class _Keeper:
 
 
 def options_of(words: Sequence[str]) -> dict[str, Any]:
-    """The options of a rank whose command line that is (rank.py); empty if it is none."""
+    """Return the options in a rank's command line (rank.py), or {} for other command lines."""
     for file, text in itertools.pairwise(words):
         if os.path.basename(file) == "rank.py":
             with contextlib.suppress(ValueError, RecursionError):
@@ -221,13 +225,13 @@ def options_of(words: Sequence[str]) -> dict[str, Any]:
 
 
 def number_of(options: Mapping[str, Any], environ: Mapping[str, str]) -> int:
-    """Which rank has these options and this environment."""
+    """Return the number of the rank with these options and this environment."""
     names = options["variables"]
     return next((int(environ[name]) for name in names if environ.get(name, "").isdigit()), 0)
 
 
 def remove_segments(names: Iterable[str]) -> None:
-    """Removes those in /dev/shm that are MPI's and nobody else removes; who uses one keeps it."""
+    """Remove MPI's segments from /dev/shm; processes that have mapped them can still use them."""
     for name in names:
         if name.startswith(contract.MPI_SEGMENTS) and "/" not in name:
             with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""Reads the pipes into which processes print, and cuts their output into lines.
+"""Read the pipes that processes print to, and split the output into lines.
 
-For a rank's keeper (rank_output.py), `tf_hvd run` (terminal.py) and `tf_hvd.run` (job_output.py).
-Keepers are run as files by an isolated Python: it knows the standard library alone.
+A rank's keeper (rank_output.py), `tf_hvd run` (terminal.py) and `tf_hvd.run` (job_output.py) use
+this module. It imports only the standard library, because an isolated Python runs keepers as files.
 """
 
 from __future__ import annotations
@@ -15,34 +15,35 @@ import selectors
 import time
 from collections.abc import Callable, Mapping
 
-# A line that a keeper has marked, as --tag-output does.
+# The label of a line that a keeper has marked, in the form of --tag-output.
 LABEL = re.compile(r"\[1,(\d+)\]<(?:stdout|stderr)>: ")
 PIECE = 1 << 16
-"""Bytes that are read at once; a line that is longer is handed on before it ends."""
-# In a pipe, which holds 1 MiB at most: who prints on and on must not keep a job from its end.
+"""Maximum bytes per read. A longer line is passed on before it ends."""
+# Pieces read from a pipe at the end; a pipe holds at most 1 MiB. A process that never stops
+# printing must not delay the end of a job.
 _MOST_PIECES = 16
-# In seconds: a line that takes longer to end is shown as far as it is.
+# Seconds after which an unfinished line is shown.
 UNFINISHED = 0.1
-_NAMED = 4  # in a line about lost output
+_NAMED = 4  # maximum number of files in a line about lost output
 _LINE_END = re.compile("([\r\n])")
 
 
 STANDARD = {1: "standard output", 2: "standard error"}
-"""The names of these descriptors, for users."""
+"""User-visible names of these descriptors."""
 
 UTF_8 = codecs.getincrementaldecoder("utf-8")
-"""Makes a decoder of pieces, of which an empty one is the end."""
+"""Creates an incremental decoder."""
 
 
 class LineStream:
-    """Cuts text into lines. Each comes with its end, a carriage return or a newline.
+    """Splits text into lines, each with its end: a carriage return or a newline.
 
-    Memory is bounded and time is linear: a line that is too long comes in parts, and only the last
-    of them has an end.
+    Memory use is bounded, and processing time is linear. A line that is too long is
+    returned in parts; only the last part has an end.
 
     Args:
-        errors: how bytes that are not UTF-8 are decoded.
-        longest: characters of an unfinished line that are kept.
+        errors: the decoder's error handler for bytes that are not UTF-8.
+        longest: maximum number of characters to keep from an unfinished line.
     """
 
     def __init__(self, errors: str = "replace", longest: int = PIECE) -> None:
@@ -50,15 +51,15 @@ class LineStream:
         self._longest = longest
         self._parts: list[str] = []
         self._length = 0
-        self._since: float | None = None  # the unfinished line has new text
+        self._since: float | None = None  # when the unfinished line got new text; None for none
 
     def feed(self, piece: bytes, now: float = 0.0) -> list[tuple[str, str]]:
-        """Returns the lines that a piece completes; an empty piece completes the last line."""
+        """Return the lines that a piece completes; an empty piece completes the last line."""
         lines = self.add(self._decoder.decode(piece, final=not piece), now)
         return [*lines, (self.take(), "\n")] if not piece and self._length else lines
 
     def add(self, text: str, now: float = 0.0) -> list[tuple[str, str]]:
-        """Returns the lines that a text completes."""
+        """Return the lines that a text completes."""
         *whole, rest = _LINE_END.split(text)
         lines = []
         for line, end in zip(whole[::2], whole[1::2], strict=True):
@@ -73,31 +74,31 @@ class LineStream:
         return lines
 
     def waits(self) -> bool:
-        """Whether the unfinished line has text that was not returned yet."""
+        """Return whether the unfinished line has text that has not been returned yet."""
         return self._since is not None
 
     def is_late(self, now: float) -> bool:
-        """Whether that text has waited long enough to be shown."""
+        """Return whether the text of the unfinished line has waited long enough to be shown."""
         return self._since is not None and now >= self._since + UNFINISHED
 
     def so_far(self) -> str:
-        """Returns the unfinished line, and keeps it until it ends."""
+        """Return the unfinished line, and keep it until it ends."""
         self._since = None
         return "".join(self._parts)
 
     def take(self) -> str:
-        """Returns the unfinished line; the text that follows begins another one."""
+        """Return and drop the unfinished line, so that further text begins a new line."""
         line = self.so_far()
         self._parts, self._length = [], 0
         return line
 
 
 class Reader:
-    """Reads pipes. For one thread, except `pipe` and `stop`.
+    """Reads pipes. Only one thread may use it; other threads may call only `pipe` and `stop`.
 
     Args:
-        ticks: functions that are called with the time, after each read and every 0.1 s while one of
-            them returns True.
+        ticks: functions that are called with the time: after each read, and every 0.1 s while any
+            of them returns True.
     """
 
     def __init__(self, *ticks: Callable[[float], bool]) -> None:
@@ -117,11 +118,12 @@ class Reader:
     def pipe(
         self, take: Callable[[bytes], bool], tick: Callable[[float], bool] | None = None
     ) -> int:
-        """Makes a pipe and reads from it. Returns its other end, which the caller closes.
+        """Create a pipe to read from; return its writing end, which the caller must close.
 
         Args:
-            take: gets the output in pieces, and an empty one at the end; returns False to stop.
-            tick: another one of `ticks`.
+            take: called with each piece of output, and with an empty piece at the end. It returns
+                False to stop reading.
+            tick: an additional function for `ticks` (default: None).
         """
         read_end, write_end = os.pipe()
         os.set_blocking(read_end, False)
@@ -130,7 +132,7 @@ class Reader:
         return write_end
 
     def serve(self, to_the_end: bool = False) -> None:
-        """Reads until `stop`, or until all pipes have ended."""
+        """Read until `stop` is called or, with `to_the_end`, until all pipes have ended."""
         while self._told in (pipes := self._pipes.get_map()):
             if to_the_end and len(pipes) == 1:
                 break
@@ -138,7 +140,7 @@ class Reader:
         self.finish()
 
     def read(self, seconds: float | None = None) -> None:
-        """Reads once. Waits for output, at most that long."""
+        """Wait for output, for at most `seconds` if given, and read once."""
         if self._waits:
             seconds = UNFINISHED if seconds is None else min(seconds, UNFINISHED)
         for key, _ in self._pipes.select(seconds):
@@ -148,11 +150,11 @@ class Reader:
         self._waits = any(waits)
 
     def stop(self) -> None:
-        """Makes `serve` return. To be called once."""
+        """Make `serve` return. Call it only once."""
         os.close(self._over)
 
     def finish(self) -> None:
-        """Reads what was written up to now, and closes the pipes."""
+        """Read the output written so far, and close the pipes."""
         for key in list(self._pipes.get_map().values()):
             for _ in range(_MOST_PIECES):
                 if not self._read(key):
@@ -162,15 +164,15 @@ class Reader:
                 self._close(key)
 
     def _read(self, key: selectors.SelectorKey) -> bool:
-        """Reads a piece; False if there is none, or no more is wanted."""
+        """Read a piece of output; return False if there is none or the pipe was closed."""
         try:
             piece = os.read(key.fd, PIECE)
         except BlockingIOError:
             return False
-        goes_on = key.data(piece) and bool(piece)
-        if not goes_on:
+        more = key.data(piece) and bool(piece)
+        if not more:
             self._close(key)
-        return goes_on
+        return more
 
     def _close(self, key: selectors.SelectorKey) -> None:
         self._pipes.unregister(key.fd)
@@ -178,17 +180,17 @@ class Reader:
 
 
 class Writer:
-    """Writes output, and keeps in mind what could not be written. Any thread.
+    """Writes output, and records output that could not be written. Any thread may use it.
 
-    A full disk, or a reader that is gone, must not end a rank; the user is told at the job's end.
+    A full disk or a closed reader must not end a rank. The loss is reported when the job ends.
     """
 
     def __init__(self) -> None:
         self.lost: dict[str, int] = {}
-        """The number of the first error, by the name of what could not be written to."""
+        """The errno of the first failed write, by the name of the file."""
 
     def write(self, to: int, data: bytes) -> None:
-        """Writes all of it to a descriptor, if that takes it."""
+        """Write all data to a descriptor; if writing fails, record the loss."""
         try:
             write_all(to, data)
         except OSError as error:
@@ -196,32 +198,32 @@ class Writer:
 
 
 def write_all(to: int, data: bytes) -> None:
-    """Writes to a descriptor until all is written.
+    """Write all data to a descriptor.
 
     Raises:
-        OSError: it takes no more.
+        OSError: a write failed.
     """
     while data:
         try:
             data = data[os.write(to, data) :]
-        except BlockingIOError:  # another process that shares it wants not to wait
+        except BlockingIOError:  # another process has made the shared file non-blocking
             select.select([], [to], [])
 
 
 def is_closed(lost: Mapping[str, int]) -> bool:
-    """Whether the reader of a standard file is gone, as `head` is when it has seen enough."""
+    """Return whether the reader of standard output or error, such as `head`, is gone."""
     return any(lost.get(name) == errno.EPIPE for name in STANDARD.values())
 
 
 def lost_text(lost: Mapping[str, int]) -> str:
-    """The line about output that could not be written, as `Writer` has it: of many files a few."""
+    """Return the message about lost output (`Writer.lost`), which names only a few files."""
     named = [f"{name}: {os.strerror(why)}" for name, why in list(lost.items())[:_NAMED]]
     more = [f"{len(lost) - _NAMED} more files"] if len(lost) > _NAMED else []
     return f"tf_hvd run: output was lost: {'; '.join([*named, *more])}"
 
 
 def _name(to: int) -> str:
-    """What a descriptor is called: a file by its path."""
+    """Return the name of a descriptor for users, such as the path of its file."""
     if to in STANDARD:
         return STANDARD[to]
     try:

@@ -1,7 +1,7 @@
-"""What /proc says of processes. Of one that has ended, or is another user's: nothing.
+"""Information about processes from /proc, which is empty for ended and other users' processes.
 
-Part of rank.py and agent.py, which are run as files by an isolated Python: it knows the standard
-library alone.
+This module belongs to rank.py and agent.py, which an isolated Python runs as files. It imports only
+the standard library.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import signal
 import sys
 from typing import NamedTuple
 
-# Limits on processes that the kernel has for all, and for a container.
+# The kernel's limits on the number of processes, for the machine and for a container.
 _LIMITS = (
     "/proc/sys/kernel/pid_max",
     "/proc/sys/kernel/threads-max",
@@ -23,23 +23,23 @@ _LIMITS = (
 
 
 class Stat(NamedTuple):
-    """What a process is, and whose; of one that has ended, as by default."""
+    """The state, parent and start of a process; the defaults describe an ended process."""
 
     state: str = ""
     parent: int = 0
     group: int = 0
     session: int = 0
     began: int = 0
-    """In ticks since the machine began."""
+    """The process's start, in clock ticks since the machine started."""
 
     @property
     def alive(self) -> bool:
-        """A zombie has ended."""
+        """Whether the process runs. A zombie has ended."""
         return self.state not in ("", "Z", "X")
 
 
 def stat(process: int) -> Stat:
-    # After the name, which may hold anything, in parentheses.
+    # The fields follow the name in parentheses, which may contain any characters.
     fields = _read(process, "stat").decode(errors="replace").rpartition(")")[2].split()
     return Stat(fields[0], *map(int, (*fields[1:4], fields[19]))) if fields else Stat()
 
@@ -57,7 +57,10 @@ def is_stopped(process: int) -> bool:
 
 
 def descendants(without: int = 0) -> list[int]:
-    """The ids of all living processes below this one, but `without` and what is below that."""
+    """Return the ids of this process's living descendants.
+
+    The process `without` and its descendants are not included.
+    """
     there, below, added = all_stats(), set[int](), {os.getpid()}
     while added:
         added = {pid for pid, its in there.items() if its.parent in added} - {without, *below}
@@ -73,7 +76,7 @@ def ancestors(process: int) -> set[int]:
 
 
 def send(process: int, signum: int) -> bool:
-    """Gives it a signal; False if it has ended, or is another user's."""
+    """Send a signal to a process; return False if it has ended or is another user's."""
     with contextlib.suppress(OSError):
         os.kill(process, signum)
         return True
@@ -81,7 +84,7 @@ def send(process: int, signum: int) -> bool:
 
 
 def name(process: int) -> str:
-    """What it is called: 15 letters at most."""
+    """Return the name of a process, which has at most 15 characters."""
     return _read(process, "comm").decode(errors="replace").rstrip("\n")
 
 
@@ -90,20 +93,20 @@ def arguments(process: int) -> list[str]:
 
 
 def environment(process: int) -> dict[str, str]:
-    """The variables that it was started with."""
+    """Return the environment variables that a process was started with."""
     entries = _read(process, "environ").decode(errors="surrogateescape").split("\0")
     return dict(entry.partition("=")[::2] for entry in entries if "=" in entry)
 
 
 def ignores_hangup(process: int) -> bool:
-    """Whether it ignores SIGHUP, as `nohup` makes it."""
+    """Return whether a process ignores SIGHUP, as with `nohup`."""
     lines = _read(process, "status").splitlines()
     ignored = next((int(line.split()[1], 16) for line in lines if line.startswith(b"SigIgn:")), 0)
     return bool(ignored >> (signal.SIGHUP - 1) & 1)
 
 
 def maps(process: int) -> list[str]:
-    """What is mapped into its memory: lines that end with a file's path, if there is one."""
+    """Return the lines of a process's memory map. Lines of mapped files end with the path."""
     return _read(process, "maps").decode(errors="replace").splitlines()
 
 
@@ -112,7 +115,7 @@ def has_tensorflow(process: int) -> bool:
 
 
 def siblings(cpu: int) -> str:
-    """What the hyper-threads of one core have in common, and no other core has."""
+    """Return an identifier of a CPU's physical core, which is the same for its hyper-threads."""
     path = f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
     with contextlib.suppress(OSError), open(path) as file:
         return file.read()
@@ -120,7 +123,7 @@ def siblings(cpu: int) -> str:
 
 
 def most() -> tuple[int, str]:
-    """How many processes may run here at once, and what says so."""
+    """Return the maximum number of processes on this machine, and the name of that limit."""
     limits = [(sys.maxsize, "")]
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if soft != resource.RLIM_INFINITY and os.geteuid() != 0:
@@ -136,9 +139,10 @@ def most_files() -> int:
 
 
 def killed_for_memory() -> int | None:
-    """How many processes the kernel has killed since this machine began, as memory ran out.
+    """Return the number of processes that the OOM killer has killed since this machine started.
 
-    Also that of a container, or of a scheduler's job. None where the kernel does not tell.
+    The number includes kills due to the memory limit of a container or of a scheduler's job. The
+    result is None if the number is unknown.
     """
     with contextlib.suppress(OSError, ValueError), open("/proc/vmstat") as lines:
         for line in lines:

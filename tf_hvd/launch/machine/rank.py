@@ -1,8 +1,9 @@
-"""Becomes a rank: takes the standard input and output that the launcher gives it, then execs.
+"""The start of a rank: sets up standard input and output, then execs the program.
 
-Run as a file, by an isolated Python and on every rank, so it knows the standard library alone.
-MPI's launchers cannot be left to this: Open MPI never ends rank 0's input, MPICH leaves the other
-ranks a pipe that nobody writes to, and each has files of its own form for the output.
+An isolated Python runs this file for every rank, so it imports only the standard library. The file
+sets up standard input and output because MPI's launchers do so badly. Open MPI never closes rank
+0's input. MPICH gives the other ranks a pipe that nothing writes to. Each MPI writes output files
+in its own format.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import types
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-if __name__ == "__main__":  # a package without __init__.py, which loads TensorFlow
+if __name__ == "__main__":  # a package without __init__.py, which would load TensorFlow
     package = types.ModuleType("tf_hvd")
     sys.modules["tf_hvd"] = package
     package.__path__ = [os.path.join(os.path.dirname(__file__), "..", "..")]
@@ -25,24 +26,18 @@ from tf_hvd.core import contract, files, messages
 from tf_hvd.launch.machine import keeper
 from tf_hvd.launch.machine.rank_output import STREAMS, RankOutput
 
-_NEVER_EXECUTED = 0x8  # MFD_NOEXEC_SEAL, Linux 6.3
 _NOT_FOUND, _NOT_RUNNABLE = 127, 126
 
 
 def open_recording() -> int | None:
-    """Makes the file in which the rank's calls are recorded: without a name, in memory.
+    """Create the file for the rank's recording, in memory and without a name.
 
-    None if there can be none; the rank makes one then, which nobody else can look into.
+    Returns:
+        The file's descriptor, or None if the file cannot be created. The rank then creates a
+        recording that no other process can read.
     """
-    for flags in (_NEVER_EXECUTED, 0):
-        try:
-            file = os.memfd_create(contract.RECORDER, flags)
-            break
-        # Older kernels do not know the flag, others demand it; a Python that was built for old
-        # machines has none of it.
-        except (OSError, AttributeError):
-            continue
-    else:
+    file = files.memory(contract.RECORDER)
+    if file is None:
         path = f"/dev/shm/{contract.RECORDER}.{os.urandom(8).hex()}"
         try:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -54,12 +49,18 @@ def open_recording() -> int | None:
 
 
 def save_recording(file: int, folder: str, job: str, rank: int) -> str:
-    """Copies a rank's recording to a folder of its job; returns that folder.
+    """Copy a rank's recording to the job's folder within `folder` and return the job's folder.
 
-    Empty for a rank that did not get as far as to have one: nothing is written then.
+    If the rank has recorded nothing yet, this function writes nothing and returns "".
+
+    Args:
+        file: descriptor of the rank's recording.
+        folder: folder in which the job's folder is created.
+        job: name of the job's folder.
+        rank: the rank's number.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the recording cannot be written.
     """
     size = os.fstat(file).st_size
     if not size:
@@ -73,10 +74,11 @@ def save_recording(file: int, folder: str, job: str, rank: int) -> str:
 
 
 def write_own(folder: str, name: str, data: bytes) -> None:
-    """Writes a file, in one piece, into a folder that only this user can write to.
+    """Write a file atomically into a folder that only this user can write to.
 
     Raises:
-        OSError: others can, and may have put a link there, or it cannot be written.
+        OSError: the file cannot be written, or other users can write to the folder and might
+            have put a link there.
     """
     with files.own_folder(folder) as where:
         try:
@@ -87,10 +89,11 @@ def write_own(folder: str, name: str, data: bytes) -> None:
 
 
 def begin(link: messages.Link, rank: int, recording: int | None) -> dict[str, int] | None:
-    """Tells the agent that this rank begins; returns what `tf_hvd run` hands over.
+    """Tell the agent that this rank is starting, and return the file descriptors from `tf_hvd run`.
 
-    By name: its standard input, `INPUT`, and where its standard error goes, `ERRORS`. None on
-    another machine, and if there is no `tf_hvd run` any more.
+    Returns:
+        The descriptors of standard input (under the name `INPUT`) and standard error (`ERRORS`).
+        None on another machine, or if `tf_hvd run` has ended.
     """
     try:
         files = [] if recording is None else [recording]
@@ -102,16 +105,16 @@ def begin(link: messages.Link, rank: int, recording: int | None) -> dict[str, in
     handed, link.files = link.files, []
     if answer["hands"] is None:
         return None
-    return dict(zip(answer["hands"], handed))  # noqa: B905 (as many)
+    return dict(zip(answer["hands"], handed))  # noqa: B905 (equal lengths)
 
 
 def is_restart(environ: Mapping[str, str]) -> bool:
-    """Whether this is an elastic job that has been started before."""
+    """Return whether this start of an elastic job is a restart."""
     return environ.get(contract.START, "") not in ("", "0")
 
 
 def _become(command: list[str]) -> NoReturn:
-    # Python ignores these, and what a process ignores, its successor ignores as well.
+    # Python ignores these signals, and ignored signals stay ignored after exec.
     for signum in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(signum, signal.SIG_DFL)
     try:
@@ -123,7 +126,7 @@ def _become(command: list[str]) -> NoReturn:
 
 
 def _forget_preloaded() -> None:
-    """Takes away what was for the launcher alone (network.py): programs listen where they say."""
+    """Remove the launcher's preloaded library (network.py), so programs can listen anywhere."""
     preloaded = os.environ.pop("LD_PRELOAD", "").split(":")
     theirs = [file for file in preloaded if os.path.basename(file) != contract.PRELOADED]
     if any(theirs):
@@ -131,7 +134,10 @@ def _forget_preloaded() -> None:
 
 
 def _output(options: Mapping[str, Any], rank: int, here: bool) -> RankOutput | None:
-    """The output that the keeper hands on; None if the program keeps the launcher's."""
+    """Return the output that the keeper forwards.
+
+    The result is None if the program writes directly to the launcher's files.
+    """
     asked = options["output"] or options["tags"] or options["timestamps"]
     marked = {1: options["tags"], 2: options["tags"] or (options["errors"] and not here)}
     labels = {
@@ -140,23 +146,24 @@ def _output(options: Mapping[str, Any], rank: int, here: bool) -> RankOutput | N
         if asked or marked[to]
     }
     if asked:
-        # Python keeps back what it prints to a pipe, as these, until it has much of it.
+        # Python would buffer output to a pipe.
         os.environ.setdefault("PYTHONUNBUFFERED", "1")
     if not labels:
         return None
-    # What the starts before have printed may tell why there is another one.
+    # Keep the output of earlier starts, which may show why the job was restarted.
     folder, adds = options["output"].format(rank=rank), is_restart(os.environ)
-    return RankOutput(labels, folder, adds, options["timestamps"], alone=not options["watch"])
+    return RankOutput(labels, folder, adds, options["timestamps"], without_mpi=not options["watch"])
 
 
 def main(arguments: list[str]) -> NoReturn:
-    """Starts a rank.
+    """Start a rank.
 
     Args:
-        arguments: its options (`command_line.by_way_of_rank`), then the program and its arguments.
+        arguments: the rank's options (`command_line.rank_command`), then the program and its
+            arguments.
     """
     options, command = json.loads(arguments[0]), arguments[1:]
-    launcher = os.getppid()  # before this waits for anybody
+    launcher = os.getppid()  # before anything that waits
     _forget_preloaded()
     rank, label = keeper.number_of(options, os.environ), options["label"]
     recording = open_recording()
@@ -168,11 +175,11 @@ def main(arguments: list[str]) -> NoReturn:
     def save() -> None:
         to = os.environ.get(contract.DUMP_FOLDER)
         if to and recording is not None:
-            with contextlib.suppress(OSError):  # on another machine nobody would read of it
+            with contextlib.suppress(OSError):  # an error could not be shown on another machine
                 save_recording(recording, to, label, rank)
 
     link = handed = None
-    with contextlib.suppress(OSError):  # on another machine, where there is none
+    with contextlib.suppress(OSError):  # another machine has no such agent
         link = messages.connect(options["job"])
         handed = begin(link, rank, recording)
     here = None if handed is None else link
@@ -181,7 +188,7 @@ def main(arguments: list[str]) -> NoReturn:
         os.dup2(given[contract.INPUT], 0)
     if contract.ERRORS in given:
         os.dup2(given[contract.ERRORS], 2)
-    # All descriptors that came with messages are closed by exec.
+    # Exec closes all descriptors received with messages.
     output, error = None, ""
     try:
         output = _output(options, rank, here=handed is not None)
@@ -189,7 +196,7 @@ def main(arguments: list[str]) -> NoReturn:
         error = f"tf_hvd run: --output-filename: {files.reason(failed)}"
     if options["watch"] or output:
         keeper.watch_child(
-            here, rank, launcher, save, {str(recording)}, output, alone=not options["watch"]
+            here, rank, launcher, save, {str(recording)}, output, without_mpi=not options["watch"]
         )
     else:
         keeper.tell(here, contract.RUNS, rank, process=os.getpid(), keeper=0)

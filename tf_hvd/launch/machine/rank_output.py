@@ -1,7 +1,7 @@
-"""Hands on the output of a rank: marks its lines with the rank or the time, and copies it to files.
+"""Forward a rank's output: mark lines with the rank or the time, and copy them to files.
 
-A part of the rank's keeper (keeper.py), which is run as a file by an isolated Python: it knows the
-standard library alone.
+This module belongs to the rank's keeper (keeper.py), which an isolated Python runs as a file. It
+imports only the standard library.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tf_hvd.core import files
 from tf_hvd.launch.machine.lines import STANDARD, LineStream, Reader, Writer
 
 STREAMS = {1: "stdout", 2: "stderr"}
-# In seconds: between two looks whether more is wanted, and for a reader that takes nothing.
+# In seconds: the time between two calls of `may_wait`, and the limit for a reader that is stuck.
 _LOOK, _LAST_WORDS = 2.0, 5.0
 
 
@@ -25,70 +25,79 @@ class RankOutput:
     """The output of a program that is about to be forked.
 
     Args:
-        labels: by descriptor, the text before each line that is handed on; may be empty.
-        folder: gets a copy, in the files `stdout` and `stderr`; empty for none.
-        adds: whether the copy is appended to these files.
+        labels: by descriptor, the text before each forwarded line; the text may be empty.
+        folder: folder for copies of the output, the files `stdout` and `stderr`; empty for no
+            copies.
+        adds: whether to append to these files.
         timestamps: whether each line begins with the time, also in the files.
-        alone: whether nobody else hands it on: the program, too, is to hear if the reader is gone.
+        without_mpi: whether the output bypasses MPI's launcher. The program is then notified if
+            the reader is gone.
 
     Raises:
         OSError: a file cannot be opened.
     """
 
     def __init__(
-        self, labels: Mapping[int, str], folder: str, adds: bool, timestamps: bool, alone: bool
+        self,
+        labels: Mapping[int, str],
+        folder: str,
+        adds: bool,
+        timestamps: bool,
+        without_mpi: bool,
     ) -> None:
         if folder:
             os.makedirs(folder, exist_ok=True)
         kept = {
             to: files.stream(os.path.join(folder, STREAMS[to]), adds) for to in labels if folder
         }
-        self._writer, self._alone = Writer(), alone
+        self._writer, self._without_mpi = Writer(), without_mpi
         copies = {
-            to: Copy(to, label, kept.get(to), timestamps, self._writer, alone)
+            to: Copy(to, label, kept.get(to), timestamps, self._writer, without_mpi)
             for to, label in labels.items()
         }
         self._reader = Reader()
         self._ends = {to: self._reader.pipe(copy.take, copy.tick) for to, copy in copies.items()}
         self.needs = {*labels, *kept.values(), *self._reader.files}
-        """The descriptors that this needs after the fork, in the keeper."""
+        """The descriptors that this object needs after the fork, in the keeper."""
 
     def lost(self) -> dict[str, int]:
-        """What could not be written, as `Writer` has it; for who has called `finish`.
+        """Output that could not be written, in the form of `Writer.lost`; call it after `finish`.
 
-        What MPI's launcher does not take any more is no file: it is gone.
+        Output to MPI's launcher is not included: such writes fail when the launcher is gone.
         """
         lost = self._writer.lost.items()
-        return {name: why for name, why in lost if self._alone or name not in STANDARD.values()}
+        return {
+            name: why for name, why in lost if self._without_mpi or name not in STANDARD.values()
+        }
 
     def become(self) -> None:
-        """Makes the pipes the standard output and error of this process, the program."""
+        """Make the pipes the standard output and error of this process, the program."""
         for to, end in self._ends.items():
             os.dup2(end, to)
 
     def start(self) -> None:
-        """Begins to hand the output on. The keeper has closed all files except `needs`."""
-        # In a thread of its own, because a slow reader must not keep the keeper from its work.
+        """Start forwarding, after the keeper has closed all files except `needs`."""
+        # Forward in a separate thread, because a slow reader must not block the keeper.
         self._thread = threading.Thread(target=self._reader.serve, args=(True,), daemon=True)
         self._thread.start()
 
-    def finish(self, may_go_on: Callable[[], bool], in_time: bool) -> None:
-        """Hands on what was printed up to now, or all until the pipes end while `may_go_on()`.
+    def finish(self, may_wait: Callable[[], bool], in_time: bool) -> None:
+        """Forward the output printed so far; while `may_wait()` is true, wait until the pipes end.
 
-        With `in_time` it gives up on a reader that takes nothing for some seconds.
+        With `in_time`, give up after some seconds if the reader is stuck.
         """
-        while self._thread.is_alive() and may_go_on():
+        while self._thread.is_alive() and may_wait():
             self._thread.join(_LOOK)
         self._reader.stop()
         self._thread.join(_LAST_WORDS if in_time else None)
 
 
 class Copy:
-    """One stream on its way out: as it is, or in whole lines that each tell whose they are.
+    """Forwards one stream: unchanged, or in complete lines marked with the rank or the time.
 
-    A line that is redrawn, as a progress bar is, ends with a carriage return. One that its rank
-    does not end for a while is shown so far as such a line, and whole when it ends: launchers mix
-    the ranks' output wherever a write ends.
+    A line that is redrawn, such as a progress bar, ends with a carriage return. After a while, an
+    unfinished line is shown as if it were redrawn, and shown again when it ends. Each line is
+    written in one piece, because launchers mix the ranks' output wherever a write ends.
     """
 
     def __init__(
@@ -98,26 +107,26 @@ class Copy:
         file: int | None,
         timestamps: bool,
         writer: Writer | None = None,
-        alone: bool = False,
+        without_mpi: bool = False,
     ) -> None:
         self._to = to
         self._writer = writer or Writer()
-        self._alone = alone
+        self._without_mpi = without_mpi
         self._label = label
         self._file = file
         self._timestamps = timestamps
         self._lines = LineStream("surrogateescape")
-        self._drawn = ""  # the line that stands there after a carriage return
+        self._drawn = ""  # the line on the screen after a carriage return
         self._at_line_start = True
 
     def tick(self, now: float) -> bool:
-        """Shows the unfinished line when it is late; True while one waits."""
+        """Show the unfinished line if it is late; return whether an unfinished line still waits."""
         if self._lines.is_late(now):
             self._send_lines([(self._lines.so_far(), "\r")])
         return self._lines.waits()
 
     def take(self, piece: bytes) -> bool:
-        """Hands on a piece of output; an empty one is the end. False if the reader is gone."""
+        """Forward a piece of output, empty at the end; return False if the reader is gone."""
         if self._file is not None:
             self._writer.write(self._file, self._stamped(piece))
         if self._label or self._timestamps:
@@ -125,13 +134,13 @@ class Copy:
         else:
             self._send(piece)
         why = self._writer.lost.get(STANDARD.get(self._to, ""))
-        return not (self._alone and why == errno.EPIPE)
+        return not (self._without_mpi and why == errno.EPIPE)
 
     def _send_lines(self, lines: list[tuple[str, str]]) -> None:
         start = (self._label + _stamp() * self._timestamps).encode()
         pieces = [b""]
         for text, end in lines:
-            shown = text.rstrip("\b")  # Keras goes back by these as well
+            shown = text.rstrip("\b")  # Keras also redraws lines with backspaces
             if end != "\r":
                 shown, self._drawn = shown or self._drawn, ""
             elif shown:
@@ -139,7 +148,7 @@ class Copy:
             else:
                 continue
             line = start + (shown + (end or "\n")).encode(errors="surrogateescape")
-            # A pipe takes so much in one piece, or nothing of it.
+            # A write to a pipe is atomic up to this size.
             if len(pieces[-1]) + len(line) > select.PIPE_BUF:
                 pieces.append(b"")
             pieces[-1] += line
@@ -150,7 +159,7 @@ class Copy:
         self._writer.write(self._to, data)
 
     def _stamped(self, piece: bytes) -> bytes:
-        """The same with the time at the start of each line."""
+        """Return the piece of output with the time at the start of each line."""
         if not self._timestamps or not piece:
             return piece
         start = _stamp().encode()

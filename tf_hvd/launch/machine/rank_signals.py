@@ -1,8 +1,8 @@
-"""Finds the ranks of a job on one machine, and gives them and their keepers signals.
+"""Find a job's ranks on one machine, and send signals to the ranks and their keepers.
 
-Used by `tf_hvd run` for its own machine (grace.py), and by the agents of the others (agent.py),
-which know the standard library alone. A keeper is the process that waits for a rank's program
-(keeper.py).
+`tf_hvd run` uses this module for its own machine (grace.py). Agents use it on other machines
+(agent.py), so it imports only the standard library. A keeper is the process that waits for a rank's
+program (keeper.py).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from tf_hvd.core import contract
 from tf_hvd.launch.machine import keeper, proc
 
-# In seconds: until keepers that have nothing to wait for have ended, and between two looks.
+# In seconds: the time for keepers to end after their programs, and between two looks.
 _PATIENCE, _PAUSE = 3.0, 0.02
 
 
 class Ranks:
-    """The ranks of one job that run on this machine by now. One thread at a time."""
+    """One job's ranks that are running on this machine. Only one thread at a time may use it."""
 
     def __init__(self, job: str) -> None:
         there = proc.all_stats()
@@ -27,7 +27,7 @@ class Ranks:
         self._programs = {pid: above[pid] for pid in there if above[pid] in self._keepers}
 
     def alive(self) -> list[int]:
-        """Those whose program has not ended."""
+        """Return the ranks that have not ended."""
         return sorted(self._keepers[self._programs[pid]] for pid in self._alive())
 
     def to_keepers(self, signum: int) -> None:
@@ -36,22 +36,24 @@ class Ranks:
                 proc.send(pid, signum)
 
     def to_programs(self, signum: int) -> None:
-        """Sends a signal to the programs that have not ended, and to what runs below them.
+        """Send a signal to the programs that have not ended, and to their descendants.
 
-        As a terminal does: a shell hands none on to the Python that it waits for. Only within a
-        program's process group, and not to what it has started to outlive it, by `nohup`.
+        Descendants get the signal, as from a terminal, because a shell that waits for Python would
+        not forward it. Processes outside a program's process group, or started with `nohup`, do not
+        get the signal.
         """
         there = proc.all_stats()
-        # In this order: `there` has all that are alive.
+        # Read after `there`, which therefore contains all programs that are alive.
         alive = self._alive()
         for pid in there:
             if _is_with(pid, alive, there):
                 proc.send(pid, signum)
 
     def wait_for_keepers(self) -> None:
-        """Returns when those whose program has ended have ended, too, which takes no time.
+        """Wait until the keepers of ended programs have ended, which takes little time.
 
-        Then nothing of theirs is left, and MPI's launcher may be killed, which kills them.
+        These keepers have then cleaned up. MPI's launcher may kill the remaining keepers without
+        harm.
         """
         until = time.monotonic() + _PATIENCE
         idle = self._keepers.keys() - {self._programs[pid] for pid in self._alive()}
@@ -64,7 +66,7 @@ class Ranks:
 
 
 def _is_with(process: int, programs: set[int], there: Mapping[int, proc.Stat]) -> bool:
-    """Whether a process is one of those programs, or below one of them and to end with it."""
+    """Return whether a process is one of the programs, or a descendant that must end with it."""
     program = process
     while program and program not in programs:
         program = there.get(program, proc.Stat()).parent
@@ -75,7 +77,7 @@ def _is_with(process: int, programs: set[int], there: Mapping[int, proc.Stat]) -
 
 
 def _kept(process: int, job: str) -> int:
-    """The number of the rank that a process is the keeper of; -1 if it is none of this job."""
+    """Return the number of a keeper's rank; -1 if the process is not a keeper in this job."""
     if proc.name(process) != contract.KEEPER:
         return -1
     options = keeper.options_of(proc.arguments(process))

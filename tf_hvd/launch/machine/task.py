@@ -1,7 +1,7 @@
-"""Runs one rank of `tf_hvd.run(func)`: calls the function, leaves what came of it in a file.
+"""One rank of `tf_hvd.run(func)`: calls the function and writes the result to a file.
 
-Run as a file and not as a module, so that the function meets a Python in which nothing is imported
-that it did not import itself: settings of TensorFlow's that it makes come in time.
+This file is run as a script and not as a module, so that nothing is imported before the function
+runs. The function can therefore change settings before it imports TensorFlow.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 if TYPE_CHECKING or __package__:
     from tf_hvd.core import contract, files
-else:  # as a file; the program may have modules of these names
+else:  # run as a file; the program may have modules with these names
     sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "core"))
     import contract
     import files
@@ -25,8 +25,8 @@ else:  # as a file; the program may have modules of these names
 
 CALL, RESULT, FAILED = "call", "result.", "failed."
 NOTHING: dict[str, Any] = {"trace": None, "error": None, "value": None, "raised": True, "start": 0}
-"""What a rank leaves, by name, before its function has returned or raised."""
-# Where each family's launcher tells a rank its number. Others import it from this file.
+"""The fields of a rank's result, before its function has returned or raised."""
+# The variables with which each family's launcher gives a rank its number. Other modules import it.
 RANK_VARIABLES = {
     "openmpi": ("OMPI_COMM_WORLD_RANK", "PMIX_RANK"),
     "mpich": ("PMI_RANK",),
@@ -40,39 +40,45 @@ def _rank() -> int:
 
 
 def _leave(folder: str, rank: int, result: dict[str, Any]) -> None:
-    """Writes the result in one piece: a file of that name is whole."""
+    """Write the result atomically, so that an existing file is always complete."""
     import cloudpickle
 
+    error = result["error"]
     try:
         data = cloudpickle.dumps(result)
-        if result["error"] is not None:
-            pickle.loads(data)  # exceptions whose arguments are not those of __init__ cannot be
+        if error is not None:
+            pickle.loads(data)  # fails if an exception's args do not match its __init__
     except Exception:
-        failed = result.get("error") is None
         result = {**result, "value": None, "error": None}
-        if failed:
-            result["trace"] = f"what cannot be pickled:\n{traceback.format_exc()}"
+        if error is None:
+            result["trace"] = f"a result that cannot be pickled:\n{traceback.format_exc()}"
             result["raised"] = False
         data = cloudpickle.dumps(result)
     with files.writing(os.path.join(folder, f"{RESULT}{rank}")) as file:
         file.write(data)
     if result["trace"] is not None:
-        with files.writing(os.path.join(folder, f"{FAILED}{rank}")):
-            pass
+        how = "returned a result that cannot be pickled"
+        if result["raised"]:
+            how = f"raised {type(error).__name__}"
+        with files.writing(os.path.join(folder, f"{FAILED}{rank}")) as file:
+            file.write(how.encode())
 
 
 def _open_call(folder: str) -> BinaryIO:
-    """Opens what was sent; ends the rank if that is not there, or may be another user's."""
+    """Open the file that contains the call.
+
+    End the rank if the file is missing or may belong to another user.
+    """
     try:
         with files.own_folder(folder) as where:
             return files.opened(CALL, folder=where, follow=False)
     except FileNotFoundError:
         sys.exit(
-            f"tf_hvd.run: {socket.gethostname()} does not see {folder}; pass directory=, a folder "
-            "that all hosts share"
+            f"tf_hvd.run: {folder} does not exist on {socket.gethostname()}; set directory to a "
+            "folder that all hosts share"
         )
     except OSError as error:
-        sys.exit(f"tf_hvd.run: {files.reason(error)}; pass another directory=")
+        sys.exit(f"tf_hvd.run: {files.reason(error)}; set directory to another folder")
 
 
 def _unpickle(file: BinaryIO) -> tuple[Any, Any, Any]:
@@ -84,7 +90,7 @@ def _unpickle(file: BinaryIO) -> tuple[Any, Any, Any]:
 
 
 def main(folder: str) -> int:
-    """Calls the function of `folder`; the exit code is 0 if it returned and its value was left."""
+    """Call the function in `folder`; return 0 if it returned and its value was written, else 1."""
     rank, call = _rank(), _open_call(folder)
     start = os.environ.get(contract.START, "")
     result = {**NOTHING, "start": int(start or 0)}
@@ -95,7 +101,7 @@ def main(folder: str) -> int:
         if start and getattr(error, "code", None) == contract.START_AGAIN:
             raise
         result |= {"error": error, "trace": traceback.format_exc(), "when": time.time()}
-        # Prints it; tf_hvd, where it is imported, tells the other ranks why this one leaves.
+        # Prints the exception. If tf_hvd is imported, it reports the reason to the other ranks.
         sys.excepthook(type(error), error, error.__traceback__)
     _leave(folder, rank, result)
     return 0 if result["trace"] is None else 1
@@ -103,5 +109,5 @@ def main(folder: str) -> int:
 
 if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(__file__)):
-        del sys.path[0]  # modules of ours that nobody asks for
+        del sys.path[0]  # the folder of our modules
     sys.exit(main(sys.argv[1]))

@@ -1,0 +1,125 @@
+"""Programs for keras.distribution: the results of several ranks are those of one process."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+LIMIT = 900
+# Relative to 0.001 plus the value.
+TOLERANCE = 1e-10
+TOLERANCES = {
+    # Keras adds an epsilon to the number of valid elements.
+    "masked_batch_normalization": 1e-8,
+    # Sums in half precision over fewer rows.
+    "mixed_float16": 5e-2,
+    "mixed_bfloat16": 5e-2,
+}
+
+pytestmark = pytest.mark.usefixtures("usual_garbage")
+
+
+@pytest.fixture
+def job(run_to_end, mpi_library):
+    """Runs a program of this folder in a job and returns its output."""
+
+    def run(family, ranks, program, *arguments):
+        environ = {name: text for name, text in os.environ.items() if name != "PYTHONSAFEPATH"}
+        environ |= {
+            "TF_HVD_MPI_LIBRARY": str(mpi_library(family)),
+            "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "120",
+        }
+        command = [sys.executable, "-m", "tf_hvd_command", "run", "--keras", "-np", str(ranks)]
+        program = program if program.startswith("-") else str(HERE / program)
+        command += [sys.executable, program, *map(str, arguments)]
+        code, output = run_to_end(command, environ, LIMIT, cwd="/")
+        assert code == 0, output
+        return output
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory):
+    """The results of one process with plain Keras."""
+    path = tmp_path_factory.mktemp("one_process") / "results"
+    environ = {name: text for name, text in os.environ.items() if name != "PYTHONSAFEPATH"}
+    subprocess.run(
+        [sys.executable, HERE / "programs.py", path, "--one-process"],
+        env=environ, cwd="/", check=True, timeout=LIMIT, capture_output=True,
+    )  # fmt: skip
+    return dict(np.load(f"{path}.0.npz"))
+
+
+def difference(found, expected):
+    """The largest difference, relative to 0.001 plus the expected value."""
+    assert found.shape == expected.shape
+    assert (np.isnan(found) == np.isnan(expected)).all()
+    return np.max(np.nan_to_num(np.abs(found - expected) / (1e-3 + np.abs(expected))), initial=0)
+
+
+@pytest.mark.tier2
+@pytest.mark.early(4)
+@pytest.mark.parametrize(("family", "ranks"), [("openmpi", 2), ("openmpi", 3), ("mpich", 2)])
+def test_results_of_one_process(family, ranks, job, one_process, tmp_path):
+    job(family, ranks, "programs.py", tmp_path / "results")
+    assert not [name for name in one_process if name.endswith(":error")]
+    assert len({name.partition(":")[0] for name in one_process}) > 65
+    for rank in range(ranks):
+        found = dict(np.load(tmp_path / f"results.{rank}.npz"))
+        errors = [str(text) for name, text in found.items() if name.endswith(":error")]
+        assert not errors, "\n".join(errors)
+        assert found.keys() == one_process.keys()
+        wrong = {}
+        for name, expected in one_process.items():
+            limit = TOLERANCES.get(name.partition(":")[0], TOLERANCE)
+            apart = difference(found[name], expected)
+            if apart > limit:
+                wrong[name] = float(apart)
+        assert wrong == {}
+
+
+# Keras' tests mark what only JAX has; with tf_hvd, TensorFlow has it too.
+ONLY_JAX = 'backend.backend() != "jax"'
+# Needs four devices in one process; it passes in a job of four ranks.
+FOUR_DEVICES = "DataShardingIntegrationTest::test_distribute_dataset_sharding_behavior"
+
+
+@pytest.fixture
+def kerass_tests(tmp_path):
+    """Keras' tests of its distribution API, with those for JAX."""
+    source = pathlib.Path(keras.__file__).parent / "src/distribution/distribution_lib_test.py"
+    text = source.read_text()
+    assert text.count(ONLY_JAX) >= 4
+    (tmp_path / "kerass_test.py").write_text(text.replace(ONLY_JAX, "False"))
+    (tmp_path / "conftest.py").write_text("import tf_hvd.keras\nimport keras\n")
+    return tmp_path
+
+
+def test_kerass_own_tests(kerass_tests, run_to_end):
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    tests = [f"{kerass_tests}/kerass_test.py", "--deselect", f"kerass_test.py::{FOUR_DEVICES}"]
+    code, output = run_to_end([*command, *tests], dict(os.environ), LIMIT, cwd=kerass_tests)
+    assert code == 0, output
+    assert int(re.search(r"(\d+) passed", output)[1]) >= 38
+    assert "skipped" not in output
+
+
+def test_kerass_own_test_with_four_devices(kerass_tests, job):
+    tests = f"{kerass_tests}/kerass_test.py::{FOUR_DEVICES}"
+    output = job("openmpi", 4, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests)
+    assert len(re.findall("1 passed", output)) == 4
+
+
+def test_with_tf_hvds_own_api(job):
+    assert job("openmpi", 2, "both_apis.py").count("0 wrong") == 2
+
+
+def test_refused_programs(job):
+    assert job("openmpi", 2, "refusals.py").count("all refused") == 2
