@@ -56,6 +56,14 @@ def other_data():
 
 
 @case("rows differ on rank 1")
+def other_data_in_the_last_batch():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(72, 3)).astype("float32")
+    x[-3] += hvd.rank()
+    fit(model(), x, x[:, :1], batch_size=8, shuffle=False)
+
+
+@case("rows differ on rank 1")
 def other_data_in_evaluate():
     distribution.set_distribution(distribution.DataParallel())
     model().evaluate(data(seed=hvd.rank()), verbose=0)
