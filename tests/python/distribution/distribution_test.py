@@ -85,6 +85,40 @@ def test_results_of_one_process(family, ranks, job, one_process, tmp_path):
         assert wrong == {}
 
 
+@pytest.fixture(scope="module")
+def oldest_keras(tmp_path_factory):
+    """A folder with the oldest Keras that the distribution API supports."""
+    folder = tmp_path_factory.mktemp("keras")
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder)]
+    done = subprocess.run([*install, "keras==3.12.0"], check=False, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"pip does not find Keras 3.12: {done.stderr.splitlines()[-1]}")
+    return folder
+
+
+@pytest.mark.tier2
+def test_oldest_keras(oldest_keras, job, tmp_path, monkeypatch):
+    names = ["uneven_masks", "uneven_batch_normalization", "uneven_dropout", "class_weights"]
+    path = [str(oldest_keras), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, path)))
+    version = "import keras; print(keras.__version__)"
+    environ = {name: text for name, text in os.environ.items() if name != "PYTHONSAFEPATH"}
+    output = subprocess.check_output([sys.executable, "-c", version], env=environ, cwd="/")
+    assert output.strip() == b"3.12.0"
+    command = [sys.executable, HERE / "programs.py", tmp_path / "one", "--one-process", *names]
+    subprocess.run(command, env=environ, cwd="/", check=True, timeout=LIMIT, capture_output=True)
+    job("openmpi", 2, "programs.py", tmp_path / "two", *names)
+    expected = dict(np.load(tmp_path / "one.0.npz"))
+    assert len(expected) >= 2 * len(names)
+    for rank in range(2):
+        found = dict(np.load(tmp_path / f"two.{rank}.npz"))
+        assert found.keys() == expected.keys(), found
+        for name, value in expected.items():
+            # This Keras adds an epsilon to the number of elements that a mask leaves.
+            limit = 1e-7 if name.startswith("uneven_masks") else TOLERANCE
+            assert difference(found[name], value) <= limit, name
+
+
 # Keras' tests mark what only JAX has; with tf_hvd, TensorFlow has it too.
 ONLY_JAX = 'backend.backend() != "jax"'
 # Needs four devices in one process; it passes in a job of four ranks.

@@ -1,7 +1,8 @@
 """Programs for Keras' distribution API; `programs.py OUT [NAME...]` writes their results.
 
-They use Keras only. Started with `tf_hvd run --keras`, they train across all ranks; started with
-`python` and `--one-process`, in one process. Results must be equal: weights, logs and predictions.
+The programs use Keras only. Started with `tf_hvd run --keras`, they train across all ranks; started
+with `python` and `--one-process`, in one process. Results must be equal: weights, logs and
+predictions.
 """
 
 import importlib
@@ -41,9 +42,8 @@ def main():
         sys.argv.remove("--one-process")
     else:
         keras.distribution.initialize()
-        distribution = keras.distribution.DataParallel()
-        keras.distribution.set_distribution(distribution)
-        rank = distribution.data_shard_id
+        keras.distribution.set_distribution(keras.distribution.DataParallel())
+        rank = importlib.import_module("tf_hvd").rank()
     found = run(sys.argv[2:] or list(PROGRAMS))
     np.savez(f"{sys.argv[1]}.{rank}.npz", **found)
 

@@ -10,6 +10,7 @@ from tf_hvd.collectives import reduce_ops
 from tf_hvd.core import basics
 from tf_hvd.core.process_sets import global_process_set
 from tf_hvd.keras import compat
+from tf_hvd.keras.distribution import private
 
 
 class Setup(NamedTuple):
@@ -37,9 +38,10 @@ def setup() -> Setup | None:
     if distribution is None or not basics.is_initialized() or basics.size() == 1:
         return None
     ranks = basics.size()
-    if distribution.num_processes != ranks:
+    processes = private.processes_of(distribution)
+    if processes != ranks:
         raise ValueError(
-            f"keras.distribution: the distribution has {distribution.num_processes} processes, but "
+            f"keras.distribution: the distribution has {processes} processes, but "
             f"the job has {ranks} ranks. Create the distribution after "
             "keras.distribution.initialize() or hvd.init()."
         )

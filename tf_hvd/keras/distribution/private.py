@@ -48,6 +48,13 @@ def missing_for_distribution() -> list[str]:
     return found + [f"TensorFlowTrainer.{name}" for name in names if not hasattr(trainer, name)]
 
 
+def processes_of(distribution: Any) -> int:
+    """The number of processes when the distribution was created."""
+    # The second name is that of Keras 3.14 and older.
+    names = ("num_processes", "_num_process")
+    return int(next(getattr(distribution, name) for name in names if hasattr(distribution, name)))
+
+
 def replace_strategy(strategy_of: Callable[[Any, Any], Any]) -> None:
     """Makes `model.distribute_strategy` return `strategy_of(model, Keras' strategy)`."""
     trainer: Any = getattr(_module(_TRAINER), "TensorFlowTrainer", None)
