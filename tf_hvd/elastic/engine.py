@@ -41,6 +41,8 @@ class Restored:
     """The rank's own values; None if the job that made the commit did not have this rank."""
     same_size: bool
     """bool, whether the job has as many ranks as the job that made the commit."""
+    everyone: Sequence[Mapping[str, Any]] = ()
+    """With another number of ranks: the own values of each rank of that job, without arrays."""
 
 
 class Engine:
@@ -124,9 +126,30 @@ class Engine:
                 part = broadcast_object(part, holders[0], name=name)
             if basics.rank() == each and part is not None:
                 own = pickle.loads(part)
+        same_size = ranks == basics.size()
+        everyone = () if same_size else self._of_all_ranks(number, ranks, found)
         objects = own["objects"] if basics.rank() == 0 else None
         objects = broadcast_object(objects, 0, name=Title("elastic: objects of the last commit"))
-        return Restored(objects, arrays, own, ranks == basics.size())
+        return Restored(objects, arrays, own, same_size, everyone)
+
+    def _of_all_ranks(
+        self, number: int, ranks: int, found: Sequence[commits.Found]
+    ) -> list[Mapping[str, Any]]:
+        """Return what all ranks of a commit have followed, and their random numbers."""
+        mine = {}
+        for each in range(ranks):
+            holders = [at for at, one in enumerate(found) if (each, number) in one.parts]
+            data = self._store.part(each, number) if basics.rank() == holders[0] else None
+            if data is not None:
+                part = pickle.loads(data)
+                mine[each] = {name: part.get(name, {}) for name in ("random", "followed")}
+        name = Title("elastic: values of the ranks of the last commit")
+        sent = {
+            each: part
+            for parts in allgather_object(mine, name=name)
+            for each, part in parts.items()
+        }
+        return [sent[each] for each in range(ranks)]
 
     def _begin(self, restored: int) -> None:
         # Ranks that count as different machines may share a store.

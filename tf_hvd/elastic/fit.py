@@ -17,14 +17,17 @@ The classes are for the Keras that `tf.keras` uses. If the program imports anoth
 
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tf_hvd.core import log
+import numpy as np
+
+from tf_hvd.core import basics, log
 from tf_hvd.core.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from tf_hvd.elastic.running import run
 from tf_hvd.elastic.state import ObjectState, State, TensorFlowKerasState
 from tf_hvd.keras import data_order
+from tf_hvd.keras.distribution import active
 from tf_hvd.keras.keras_variants import KerasVariants
 
 __all__ = [
@@ -105,7 +108,7 @@ class _UpdateBatchState(data_order.FollowsData):
         self._resumed: dict[str, Any] | None = None
         self._samplers: list[Any] = []
         self._before = 0  # completed batches that this `fit` does not count
-        state.follow("fit", lambda: self._place.collect(self.model), self._restore)
+        state.follow("fit", lambda: self._place.collect(self.model), self._restore, _merged)
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._samplers = self.state.samplers()
@@ -114,7 +117,7 @@ class _UpdateBatchState(data_order.FollowsData):
         data_order.done.uneven = bool(self._samplers)
         begun = self._resumed or {"orders": {}, "metrics": []}
         done = 0 if self._samplers else self.state.batch
-        if done and self.state.was_resized():
+        if done and self.state.was_resized() and not active.divides_batches():
             log.warning(
                 f"{done} batches of this epoch were completed by another number of ranks. Each "
                 "rank skips as many batches, although its data is different now. Use an "
@@ -151,6 +154,20 @@ class _UpdateBatchState(data_order.FollowsData):
 
     def _restore(self, collected: dict[str, Any]) -> None:
         self._resumed = collected
+
+
+def _merged(everyone: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """The position in the data after a restart with another number of ranks.
+
+    It is known if a Keras distribution divides the batches. Rank 0 gets the metrics' sums of all
+    ranks, because the ranks' sums are added at the end of the epoch.
+    """
+    if not active.divides_batches():
+        return None
+    sums = [sum(values) for values in zip(*(each["metrics"] for each in everyone), strict=True)]
+    if basics.rank() != 0:
+        sums = [np.zeros_like(each) for each in sums]
+    return {**everyone[0], "metrics": sums}
 
 
 class _UpdateEpochState:

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_hvd.core import basics
+from tf_hvd.training import guard
 
 
 class ElasticSampler:
@@ -123,7 +124,11 @@ class ElasticSampler:
 
         Each element is an int64 tensor of shape [n] with the indices of a batch's samples. Each
         iteration starts at the sampler's current position in the epoch.
+
+        Raises:
+          ValueError: a Keras distribution divides the batches.
         """
+        guard.check_combination("ElasticSampler")
         spec = tf.TensorSpec([None], tf.int64)
         parts = self._parts
         return tf.data.Dataset.from_generator(
@@ -135,7 +140,11 @@ class ElasticSampler:
 
         Multiply a batch's mean loss by the weight. The average of these products over ranks and
         passes is then the mean over all samples of the update, even if batches differ in size.
+
+        Raises:
+          ValueError: a Keras distribution divides the batches.
         """
+        guard.check_combination("ElasticSampler")
         specs = (tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.float32))
         return tf.data.Dataset.from_generator(self._parts, output_signature=specs)
 

@@ -21,6 +21,7 @@ from tf_hvd.elastic.engine import Engine, Restored
 from tf_hvd.elastic.sampler import ElasticSampler
 from tf_hvd.elastic.variables import Reader, assign, named
 from tf_hvd.keras import compat
+from tf_hvd.keras.distribution import active
 from tf_hvd.training.snapshot import Snapshot
 
 # The type of Horovod's arguments that tf_hvd does not use.
@@ -173,7 +174,13 @@ class ObjectState(State):
         """
         self._local.append(tf_variable(var))
 
-    def follow(self, name: str, collect: Callable[[], Any], restore: Callable[[Any], None]) -> None:
+    def follow(
+        self,
+        name: str,
+        collect: Callable[[], Any],
+        restore: Callable[[Any], None],
+        merge: Callable[[Sequence[Any]], Any] | None = None,
+    ) -> None:
         """Save an additional value of each rank with the state.
 
         Args:
@@ -181,8 +188,12 @@ class ObjectState(State):
             collect: function that returns the value to save, which must be picklable.
             restore: function that is called with the value after a restart with the same number of
                 ranks.
+            merge: function that is called after a restart with another number of ranks. Its
+                argument is a list of the values of all ranks before the restart. Its result is
+                passed to `restore`, unless it is None. Without `merge`, such a restart does not
+                restore the value.
         """
-        self._rank_own.follow(name, collect, restore)
+        self._rank_own.follow(name, collect, restore, merge)
 
     def samplers(self) -> list[ElasticSampler]:
         """Return the ElasticSamplers among the values."""
@@ -295,8 +306,12 @@ class ObjectState(State):
             values |= {name: np.zeros_like(restored.arrays[name]) for name in found.sums}
         assign(self._session, found.all, values)
         self._unpickle(restored.objects)
-        self._rank_own.restore_random_numbers(own.get("random", {}))
+        numbers = own.get("random", {})
+        if restored.own is None and active.divides_batches():
+            numbers = restored.everyone[0]["random"]  # all ranks must read the same batches
+        self._rank_own.restore_random_numbers(numbers)
         self._rank_own.restore(own.get("followed", {}) if restored.same_size else {})
+        self._rank_own.restore_resized([each["followed"] for each in restored.everyone])
 
 
 class TensorFlowState(ObjectState):

@@ -45,6 +45,10 @@ class DataOrder:
         The copy draws from the same seeds as the original.
         """
         self._reset()
+        return self.counting(dataset)
+
+    def counting(self, dataset: Any) -> Any:
+        """Return a copy of `dataset` that counts its iterators."""
         order, kind = self, type(dataset)
 
         def iterate(self: Any) -> Any:
@@ -54,7 +58,7 @@ class DataOrder:
             order._missing = 0
             return kind.__iter__(self)
 
-        counted = type(kind.__name__, (kind,), {"__iter__": iterate})
+        counted = type(kind.__name__, (kind,), {"__iter__": iterate, "tf_hvd_order": order})
         same: Any = object.__new__(counted)
         vars(same).update(vars(dataset))
         return same
@@ -71,6 +75,15 @@ class DataOrder:
     def go_to(self, place: int) -> None:
         """Make the next epoch behave as if earlier epochs had used `place` iterators."""
         self._resumed = self._missing = place
+
+
+def derived(dataset: Any, made: Any) -> Any:
+    """Return `made`, which was made from `dataset` and is iterated instead of it.
+
+    If the iterators of `dataset` are counted, those of the result are.
+    """
+    order = getattr(dataset, "tf_hvd_order", None)
+    return made if order is None else order.counting(made)
 
 
 class Place:

@@ -26,6 +26,7 @@ import numpy as np
 from tf_hvd.training.aggregation import GradientAggregation
 
 _PASSES = "passes"
+_Merge = Callable[[Sequence[Any]], Any]
 
 
 class Snapshot:
@@ -46,6 +47,8 @@ class Snapshot:
         self._generators = generators
         self._parts: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {}
         self._taken: dict[str, Any] = {}  # for parts that are not registered yet
+        self._merges: dict[str, _Merge | None] = {}
+        self._to_merge: dict[str, list[Any]] = {}  # the same, from another number of ranks
         if aggregations is not None:
             self.follow(
                 _PASSES,
@@ -53,7 +56,13 @@ class Snapshot:
                 lambda found: _restore_passes(aggregations(), found),
             )
 
-    def follow(self, name: str, collect: Callable[[], Any], restore: Callable[[Any], None]) -> None:
+    def follow(
+        self,
+        name: str,
+        collect: Callable[[], Any],
+        restore: Callable[[Any], None],
+        merge: _Merge | None = None,
+    ) -> None:
         """Register a part of the state; it replaces a part with the same name.
 
         If the state was restored before and contains this part, the part is restored immediately.
@@ -62,10 +71,15 @@ class Snapshot:
           name: name of the part.
           collect: function that returns the part.
           restore: function that restores the part from the result of `collect`.
+          merge: function that makes this rank's part from the parts of all ranks of a job with
+            another number of ranks. It returns None if the part cannot be restored, as without a
+            `merge`.
         """
         self._parts[name] = collect, restore
+        self._merges[name] = merge
         if name in self._taken:
             restore(self._taken.pop(name))
+        self._restore_merged(name)
 
     @property
     def names(self) -> frozenset[str]:
@@ -79,6 +93,23 @@ class Snapshot:
         self._taken = dict(collected)
         for name in self._taken.keys() & self._parts.keys():
             self._parts[name][1](self._taken.pop(name))
+
+    def restore_resized(self, everyone: Sequence[Mapping[str, Any]]) -> None:
+        """Restore the parts that have a `merge`.
+
+        Args:
+          everyone: the results of `collect` on all ranks of a job with another number of ranks.
+        """
+        names = {name for collected in everyone for name in collected}
+        self._to_merge = {name: [each[name] for each in everyone if name in each] for name in names}
+        for name in self._to_merge.keys() & self._parts.keys():
+            self._restore_merged(name)
+
+    def _restore_merged(self, name: str) -> None:
+        found, merge = self._to_merge.pop(name, None), self._merges[name]
+        part = merge(found) if found and merge else None
+        if part is not None:
+            self._parts[name][1](part)
 
     def random_numbers(self) -> dict[str, Any]:
         states = {name: state.numpy() for name, state in self._generators().items()}

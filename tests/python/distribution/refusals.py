@@ -112,6 +112,18 @@ def shard():
     hvd.shard(data())
 
 
+@case("Pass the whole dataset to fit")
+def elastic_sampler():
+    distribution.set_distribution(distribution.DataParallel())
+    hvd.elastic.ElasticSampler(20, 4).dataset()
+
+
+@case("")
+def elastic_sampler_of_each_rank():
+    distribution.set_distribution(distribution.DataParallel(auto_shard_dataset=False))
+    hvd.elastic.ElasticSampler(20, 4).weighted_dataset()
+
+
 @case("do not shard the data")
 def sharded_before():
     share = hvd.shard(data().unbatch()).batch(4)

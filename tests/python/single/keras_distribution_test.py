@@ -1,5 +1,6 @@
 """tf_hvd.keras.distribution in one process: its functions, and a Keras that lacks or has some."""
 
+import random
 import types
 
 import keras
@@ -8,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tf_hvd as hvd
+from tf_hvd.keras import data_order
 from tf_hvd.keras.distribution import active, backend, installed, private, rows
 
 
@@ -23,6 +25,36 @@ def test_one_process_is_plain_keras():
         history = model.fit(np.ones([8, 2]), np.ones([8, 1]), verbose=0).history
     assert list(history) == ["loss"]
     assert not hasattr(model.optimizer, "horovod_distributed")
+
+
+@pytest.mark.parametrize("seed", [3, None])
+def test_joining_shifts_no_random_numbers_of_a_program_with_a_seed(seed, monkeypatch):
+    """The initial weights then differed from those of one process."""
+    for name, value in (("is_initialized", True), ("size", 2)):
+        monkeypatch.setattr(backend.basics, name, lambda value=value: value)
+    monkeypatch.setattr(backend._Joined, "done", False)
+    monkeypatch.setattr(backend.devices, "pin_gpu", lambda: None)
+    monkeypatch.setattr(backend.private, "seed_of_program", lambda: seed)
+    sent = []
+    monkeypatch.setattr(backend, "allgather_object", lambda mine, name: sent.append(mine) or sent)
+    monkeypatch.setattr(keras.utils, "set_random_seed", sent.append)
+    before = random.getstate()
+    backend._join()
+    assert (random.getstate() == before) == (seed is not None)
+    drawn = sent[0][1]
+    assert sent[1:] == ([] if seed else [drawn])
+
+
+def test_iterators_of_divided_batches_are_counted():
+    """A `fit` that was resumed in an epoch read other rows, because the count was 0."""
+    order = data_order.DataOrder()
+    followed = order.follow(tf.data.Dataset.range(4).batch(2))
+    setup = active.Setup(0, 2, shards=True)
+    strategy = installed._Ranks(setup, None, None)
+    divided = strategy.experimental_distribute_dataset(followed)
+    for _ in range(3):
+        list(divided)
+    assert order.place() == 3
 
 
 def test_keras_with_its_own_functions_is_left_alone(monkeypatch):

@@ -38,6 +38,20 @@ def test_parts_registered_later_are_restored():
     assert got == [2, 1, 4]
 
 
+def test_parts_of_another_number_of_ranks_are_merged():
+    got = []
+    snapshot = Snapshot()
+    snapshot.restore_resized([{"here": 1, "late": 2, "plain": 3}, {"here": 10, "late": 20}])
+    snapshot.follow("plain", lambda: "now", got.append)
+    for name in ("here", "late"):
+        snapshot.follow(name, lambda: "now", got.append, sum)
+        snapshot.follow(name, lambda: "now", got.append, sum)  # only once
+    assert got == [11, 22]
+    snapshot.follow("other", lambda: "now", got.append, lambda parts: None)
+    snapshot.restore_resized([{"here": 4, "other": 5}])
+    assert got == [11, 22, 4]
+
+
 def test_passes_of_an_incomplete_update():
     variable = tf.Variable([0.0, 0.0])
 

@@ -61,6 +61,16 @@ def setup() -> Setup | None:
     return Setup(basics.rank(), ranks, bool(distribution.auto_shard_dataset))
 
 
+def divides_batches() -> bool:
+    """Whether a distribution divides global batches, in a job with any number of ranks.
+
+    All ranks then read the same data, so their position in the data does not depend on the number
+    of ranks.
+    """
+    distribution = _distribution()
+    return distribution is not None and bool(distribution.auto_shard_dataset)
+
+
 def check_model(model: Any, strategy: Any) -> None:
     """Raises unless the model can be trained under the current distribution.
 

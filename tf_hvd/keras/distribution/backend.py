@@ -35,7 +35,10 @@ def _join() -> None:
         devices.pin_gpu()
     except RuntimeError as error:
         log.warning("keras.distribution: %s", error)
-    seeds = allgather_object((private.seed_of_program(), random.randint(1, 10**9)), name=_JOINED)
+    own = private.seed_of_program()
+    # A draw would shift the random numbers of a program that has set its seed.
+    drawn = random.randint(1, 10**9) if own is None else None
+    seeds = allgather_object((own, drawn), name=_JOINED)
     given = [seed for seed, _ in seeds]
     if len(set(given)) > 1:
         raise ValueError(

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tf_hvd.collectives.objects import Title, broadcast_object
 from tf_hvd.collectives.variables import is_seed
 from tf_hvd.core.tensorflow_hooks import tf_variable, verbatim
-from tf_hvd.keras import compat, hooks
+from tf_hvd.keras import compat, data_order, hooks
 from tf_hvd.keras.distribution import (
     active,
     backend,
@@ -71,9 +71,13 @@ _AROUND: dict[str, Any] = {
 }
 
 
+_OF_SHARES = ("hvd.shard", "ElasticSampler")
 _REFUSED = {
     "hvd.shard": "each global batch is divided across the ranks, so a share of the data would be "
     "divided again. Pass the whole dataset, or use DataParallel(auto_shard_dataset=False).",
+    "ElasticSampler": "each global batch is divided across the ranks, so a share of the data would "
+    "be divided again. Pass the whole dataset to fit, which continues it exactly after a restart, "
+    "or use DataParallel(auto_shard_dataset=False).",
     "hvd.evaluate": "model.evaluate covers all ranks. Call it instead of hvd.evaluate.",
     "hvd.predict": "model.predict covers all ranks. Call it instead of hvd.predict.",
     "DistributedGradientTape": "the gradients of this train_step are averaged when they are "
@@ -86,7 +90,7 @@ def _refuse(name: str) -> None:
     if name == "DistributedGradientTape" and step.current() is None:
         return
     setup = active.setup()
-    if setup is None or (name == "hvd.shard" and not setup.shards):
+    if setup is None or (name in _OF_SHARES and not setup.shards):
         return
     raise ValueError(f"A Keras distribution is set: {_REFUSED[name]}")
 
@@ -122,7 +126,8 @@ class _Ranks:
     def experimental_distribute_dataset(self, dataset: Any) -> Any:
         if not self._setup.shards:
             return dataset
-        return rows.distributed(dataset, self._setup.rank, self._setup.ranks)
+        divided = rows.distributed(dataset, self._setup.rank, self._setup.ranks)
+        return data_order.derived(dataset, divided)
 
     @verbatim
     def run(self, function: Any, args: Any) -> Any:

@@ -98,8 +98,11 @@ def apart(code: int, options: argparse.Namespace, watch: JobWatch, program: str)
         return code or (_FAILED if required else 0)
     aware = options.as_horovod or options.keras or options.np == 1 or watch.knows_us()
     python = watch.trains_apart() or interpreter.is_python(program)
-    if code and not aware and python and interpreter.is_for_horovod(options.command):
-        say(job_watch.NOT_CALLED)
+    if code and not aware and python:
+        if interpreter.is_for_keras_distribution(options.command):
+            say(job_watch.WITHOUT_KERAS)
+        elif interpreter.is_for_horovod(options.command):
+            say(job_watch.NOT_CALLED)
     return code
 
 

@@ -58,14 +58,26 @@ def is_python(program: str) -> bool:
 
 def is_for_horovod(command: Sequence[str]) -> bool:
     """Return whether a Python program may be written for Horovod, judged by the script's text."""
+    text = _script(command)
+    return text is None or (b"horovod" in text and b"tf_hvd" not in text)
+
+
+def is_for_keras_distribution(command: Sequence[str]) -> bool:
+    """Return whether a script uses keras.distribution without tf_hvd, judged by its text."""
+    text = _script(command) or b""
+    uses = b"keras.distribution" in text or b"from keras import distribution" in text
+    return uses and b"tf_hvd" not in text
+
+
+def _script(command: Sequence[str]) -> bytes | None:
+    """Return the text of a command's script, b"" if it cannot be read, None without a script."""
     script = next((word for word in command if word.endswith(".py")), None)
     if script is None:
-        return True
+        return None
     try:
-        text = files.read(script, _SCRIPT)
+        return files.read(script, _SCRIPT)
     except OSError:  # Python has reported the error
-        return False
-    return b"horovod" in text and b"tf_hvd" not in text
+        return b""
 
 
 def python_of(program: str, environ: Mapping[str, str]) -> str:

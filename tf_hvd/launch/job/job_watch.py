@@ -46,6 +46,10 @@ NOT_CALLED = (
     "tf_hvd run: no rank had called tf_hvd.init() when the job failed; "
     "if the program is written for Horovod, add --as-horovod"
 )
+WITHOUT_KERAS = (
+    "tf_hvd run: no rank had called tf_hvd.init() when the job failed, and the program uses "
+    "keras.distribution: add --keras"
+)
 # Daemons that launchers start, by their names in /proc, which have at most 15 characters.
 _DAEMONS = ("hydra_pmi_proxy", "prted", "orted")
 
