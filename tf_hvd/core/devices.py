@@ -30,23 +30,32 @@ def pin_gpu() -> None:
       hvd.init()
       hvd.pin_gpu()
     """
-    place, ranks = basics.local_rank(), basics.local_size()
-    gpus = tf.config.list_physical_devices("GPU")
     try:
-        if len(gpus) > 1:
-            gpus = [gpus[place % len(gpus)]]
-            tf.config.set_visible_devices(gpus, "GPU")
-        for gpu in gpus:
-            tf.config.experimental.set_memory_growth(gpu, True)
-        _share_processors(ranks)
+        pin()
     except RuntimeError as error:
-        if not gpus:  # only the threads failed; an error would occur only on some machines
+        if not has_gpu():  # only the threads failed; an error would occur only on some machines
             log.warning("pin_gpu() was called too late to set TensorFlow's threads: %s", error)
             return
         raise RuntimeError(
             f"pin_gpu() was called too late ({error}). Call it directly after hvd.init(), before "
             "the first tensor or variable is created."
         ) from error
+
+
+def has_gpu() -> bool:
+    return bool(tf.config.list_physical_devices("GPU"))
+
+
+def pin() -> None:
+    """Do what `pin_gpu` does. Raises TensorFlow's RuntimeError if it is too late."""
+    place, ranks = basics.local_rank(), basics.local_size()
+    gpus = tf.config.list_physical_devices("GPU")
+    if len(gpus) > 1:
+        gpus = [gpus[place % len(gpus)]]
+        tf.config.set_visible_devices(gpus, "GPU")
+    for gpu in gpus:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    _share_processors(ranks)
 
 
 def _share_processors(ranks: int) -> None:

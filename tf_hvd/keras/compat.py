@@ -11,9 +11,9 @@ supports both current optimizers and those in `optimizers.legacy`. tf_hvd hooks 
   exists for this purpose. This method runs after unscaling, before clipping, and before
   LossScaleOptimizer checks whether gradients are finite.
 - Other classes: LossScaleOptimizer.check_finite, Trainer._resolve_auto_jit_compile, and public
-  methods. These are `apply` in all optimizers, CallbackList, `fit`, `train_on_batch`,
-  BatchNormalization's `call`, ModelCheckpoint's `on_` methods, and ProgbarLogger's `set_params`.
-  See tf_hvd.keras.patches and tf_hvd.keras.callbacks.
+  methods. These are `apply` in all optimizers, CallbackList, `fit`, `train_on_batch`, `save`,
+  `save_weights`, BatchNormalization's `call`, ModelCheckpoint's `on_` methods, and ProgbarLogger's
+  `set_params`. See tf_hvd.keras.patches and tf_hvd.keras.callbacks.
 
 `missing_hooks` lists the methods that the imported Keras version does not have.
 """
@@ -495,6 +495,7 @@ def roots(module: Any) -> list[tuple[str, Any, str]]:
             ("finite", module.optimizers.LossScaleOptimizer, "check_finite"),
             *_existing("scale", module.optimizers.LossScaleOptimizer, "scale_loss"),
             ("jit", module.Model, "_resolve_auto_jit_compile"),
+            *(("saved", module.Model, name) for name in ("save", "save_weights")),
             *_existing("results", module.Model, "_get_metrics_result_or_logs"),
             *_epochs("keras.src.trainers.epoch_iterator", "EpochIterator", _STEPS[0]),
         ]

@@ -9,7 +9,7 @@ import wrapt
 
 from tf_hvd.keras import adapted, compat, data_order, fit_config, fit_sync, guard, hooks, resume
 from tf_hvd.keras.distribution import installed as distributed
-from tf_hvd.keras.distribution import moments
+from tf_hvd.keras.distribution import moments, saving
 from tf_hvd.keras.keras_variants import internal_callback
 from tf_hvd.keras.learning_rate import warmup_schedule_of
 from tf_hvd.training.guard import watches
@@ -55,6 +55,7 @@ def patch(module: Any) -> None:
         "compiled": _noted_model,
         "results": distributed.results_of,
         "scale": distributed.scaled_loss,
+        "saved": saving.saved,
     }
     by_name: dict[str, Callable[..., Any]] = {
         "update": _watched_update,

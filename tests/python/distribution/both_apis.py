@@ -152,6 +152,26 @@ def files_are_written_once():
 
 
 @case
+def model_saved_by_all_ranks_to_one_path():
+    """Ranks that write one file at the same time had damaged it (Bad CRC-32)."""
+    folder = pathlib.Path(hvd.broadcast_object(tempfile.mkdtemp(), 0))
+    made = model()
+    with distribution.DataParallel().scope():
+        made.fit(dataset(), verbose=0)
+        for _ in range(10):
+            made.save(folder / "model.keras")
+            close(weights(keras.models.load_model(folder / "model.keras")), weights(made))
+            made.save_weights(folder / "model.weights.h5")
+            made.load_weights(folder / "model.weights.h5")
+        if hvd.rank() == 0:
+            made.save(folder / "root.h5")
+            made.save(folder / "folder", zipped=False)
+    hvd.barrier()
+    names = {"model.keras", "model.weights.h5", "root.h5", "folder"}
+    assert set(os.listdir(folder)) == names
+
+
+@case
 def on_batches_with_own_rows():
     x, y = arrays()
     expected, made = (model(keras.optimizers.SGD(0.1)) for _ in range(2))

@@ -33,7 +33,7 @@ def test_joining_shifts_no_random_numbers_of_a_program_with_a_seed(seed, monkeyp
     for name, value in (("is_initialized", True), ("size", 2)):
         monkeypatch.setattr(backend.basics, name, lambda value=value: value)
     monkeypatch.setattr(backend._Joined, "done", False)
-    monkeypatch.setattr(backend.devices, "pin_gpu", lambda: None)
+    monkeypatch.setattr(backend.devices, "pin", lambda: None)
     monkeypatch.setattr(backend.private, "seed_of_program", lambda: seed)
     sent = []
     monkeypatch.setattr(backend, "allgather_object", lambda mine, name: sent.append(mine) or sent)

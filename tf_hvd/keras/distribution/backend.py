@@ -32,9 +32,14 @@ def _join() -> None:
         return
     _Joined.done = True
     try:
-        devices.pin_gpu()
+        devices.pin()
     except RuntimeError as error:
-        log.warning("keras.distribution: %s", error)
+        if devices.has_gpu():
+            log.warning(
+                "keras.distribution: this rank's GPU cannot be selected any more (%s). Call "
+                "keras.distribution.initialize() at the beginning of the program.",
+                error,
+            )
     own = private.seed_of_program()
     # A draw would shift the random numbers of a program that has set its seed.
     drawn = random.randint(1, 10**9) if own is None else None
