@@ -11,9 +11,9 @@ supports both current optimizers and those in `optimizers.legacy`. tf_hvd hooks 
   exists for this purpose. This method runs after unscaling, before clipping, and before
   LossScaleOptimizer checks whether gradients are finite.
 - Other classes: LossScaleOptimizer.check_finite, Trainer._resolve_auto_jit_compile, and public
-  methods. These are `apply` in all optimizers, CallbackList, `fit`, `train_on_batch`, `save`,
-  `save_weights`, BatchNormalization's `call`, ModelCheckpoint's `on_` methods, and ProgbarLogger's
-  `set_params`. See tf_hvd.keras.patches and tf_hvd.keras.callbacks.
+  methods. These are `apply` in all optimizers, CallbackList, `fit`, `train_on_batch`,
+  `test_on_batch`, `save`, `save_weights`, BatchNormalization's `call`, ModelCheckpoint's `on_`
+  methods, and ProgbarLogger's `set_params`. See tf_hvd.keras.patches and tf_hvd.keras.callbacks.
 
 `missing_hooks` lists the methods that the imported Keras version does not have.
 """
@@ -319,7 +319,7 @@ def _metrics_inside(metric: Any) -> list[Any]:
 
 _TRAINING = ("fit", "train_on_batch")
 # Methods that are hooked in the nearest class that defines them; see `owner_of`.
-_NEAREST = (*_TRAINING, "call", "scale_loss", "set_params")
+_NEAREST = (*_TRAINING, "test_on_batch", "call", "scale_loss", "set_params")
 
 
 def library_classes(callback: Any) -> list[str]:
@@ -496,6 +496,7 @@ def roots(module: Any) -> list[tuple[str, Any, str]]:
             *_existing("scale", module.optimizers.LossScaleOptimizer, "scale_loss"),
             ("jit", module.Model, "_resolve_auto_jit_compile"),
             *(("saved", module.Model, name) for name in ("save", "save_weights")),
+            ("tested", module.Model, "test_on_batch"),
             *_existing("results", module.Model, "_get_metrics_result_or_logs"),
             *_epochs("keras.src.trainers.epoch_iterator", "EpochIterator", _STEPS[0]),
         ]
@@ -528,6 +529,11 @@ def save_backup(backup: Any) -> None:
         getattr(backup, SAVES[0])()
     else:
         getattr(backup, SAVES[1])(epoch=backup._current_epoch)
+
+
+def flat_logs(model: Any, logs: dict[str, Any]) -> Any:
+    """What Keras 3's `train_on_batch` returns for logs: a number or a list of numbers."""
+    return model._flatten_metrics_in_order(logs)
 
 
 def begin_with(model: Any, epoch: int) -> None:

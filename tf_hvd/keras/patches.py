@@ -56,6 +56,7 @@ def patch(module: Any) -> None:
         "results": distributed.results_of,
         "scale": distributed.scaled_loss,
         "saved": saving.saved,
+        "tested": distributed.on_batch,
     }
     by_name: dict[str, Callable[..., Any]] = {
         "update": _watched_update,
@@ -98,6 +99,8 @@ def _watched_training(name: str, model: Any, train: Any, /, *args: Any, **kwargs
         guard.before_fit(model)
         args, kwargs = resume.follow_data(train.__func__, model, args, kwargs)
     try:
+        if name == "train_on_batch":
+            return distributed.on_batch(model, train, *args, **kwargs)
         return train(*args, **kwargs)
     except Exception as error:
         guard.failed(error)

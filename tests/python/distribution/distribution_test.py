@@ -2,11 +2,9 @@
 
 import os
 import pathlib
-import re
 import subprocess
 import sys
 
-import keras
 import numpy as np
 import pytest
 
@@ -36,8 +34,7 @@ def job(run_to_end, mpi_library):
             "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "120",
         }
         command = [sys.executable, "-m", "tf_hvd_command", "run", "--keras", "-np", str(ranks)]
-        program = program if program.startswith("-") else str(HERE / program)
-        command += [sys.executable, program, *map(str, arguments)]
+        command += [sys.executable, str(HERE / program), *map(str, arguments)]
         code, output = run_to_end(command, environ, LIMIT, cwd="/")
         assert code == 0, output
         return output
@@ -117,38 +114,6 @@ def test_oldest_keras(oldest_keras, job, tmp_path, monkeypatch):
             # This Keras adds an epsilon to the number of elements that a mask leaves.
             limit = 1e-7 if name.startswith("uneven_masks") else TOLERANCE
             assert difference(found[name], value) <= limit, name
-
-
-# Keras' tests mark what only JAX has; with tf_hvd, TensorFlow has it too.
-ONLY_JAX = 'backend.backend() != "jax"'
-# Needs four devices in one process; it passes in a job of four ranks.
-FOUR_DEVICES = "DataShardingIntegrationTest::test_distribute_dataset_sharding_behavior"
-
-
-@pytest.fixture
-def kerass_tests(tmp_path):
-    """Keras' tests of its distribution API, with those for JAX."""
-    source = pathlib.Path(keras.__file__).parent / "src/distribution/distribution_lib_test.py"
-    text = source.read_text()
-    assert text.count(ONLY_JAX) >= 4
-    (tmp_path / "kerass_test.py").write_text(text.replace(ONLY_JAX, "False"))
-    (tmp_path / "conftest.py").write_text("import tf_hvd.keras\nimport keras\n")
-    return tmp_path
-
-
-def test_kerass_own_tests(kerass_tests, run_to_end):
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    tests = [f"{kerass_tests}/kerass_test.py", "--deselect", f"kerass_test.py::{FOUR_DEVICES}"]
-    code, output = run_to_end([*command, *tests], dict(os.environ), LIMIT, cwd=kerass_tests)
-    assert code == 0, output
-    assert int(re.search(r"(\d+) passed", output)[1]) >= 38
-    assert "skipped" not in output
-
-
-def test_kerass_own_test_with_four_devices(kerass_tests, job):
-    tests = f"{kerass_tests}/kerass_test.py::{FOUR_DEVICES}"
-    output = job("openmpi", 4, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests)
-    assert len(re.findall("1 passed", output)) == 4
 
 
 def test_with_tf_hvds_own_api(job):

@@ -217,10 +217,12 @@ def uneven_xla():
 def train_on_batch():
     model = compiled(dense(layers.Dropout(0.2)), metrics=["mae"])
     x, y = numbers(UNEVEN)
+    logs = []
     for begin in range(0, UNEVEN, BATCH):
-        model.train_on_batch(x[begin : begin + BATCH], y[begin : begin + BATCH])
+        logs.append(model.train_on_batch(x[begin : begin + BATCH], y[begin : begin + BATCH]))
+    tested = model.test_on_batch(x[:5], y[:5], return_dict=True)
     predicted = model.predict_on_batch(x[:7])
-    return results(model, predicted=predicted)
+    return results(model, predicted=predicted, logs=logs, **tested)
 
 
 def _under(policy, **options):

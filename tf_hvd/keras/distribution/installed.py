@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import inspect
 import sys
 import weakref
 from typing import Any
@@ -259,6 +260,20 @@ def results_of(model: Any, method: Any, logs: Any) -> Any:
     if setup is None or not tf.executing_eagerly():
         return method(logs)
     return results.over_all_ranks(setup, model, method, logs)
+
+
+def on_batch(model: Any, method: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Calls `train_on_batch` or `test_on_batch`; the metrics are those of all ranks."""
+    setup = active.setup()
+    parameters = inspect.signature(method).parameters
+    is_keras = setup is not None and isinstance(model, sys.modules["keras"].Model)
+    if setup is None or not is_keras or "return_dict" not in parameters:
+        return method(*args, **kwargs)
+    given = inspect.signature(method).bind(*args, **kwargs)
+    as_dict = given.arguments.get("return_dict", False)
+    given.arguments["return_dict"] = True
+    logs = results.over_all_ranks(setup, model, dict, method(*given.args, **given.kwargs))
+    return logs if as_dict else compat.flat_logs(model, logs)
 
 
 def is_on() -> bool:
