@@ -313,6 +313,15 @@ def adds_up(metric: Any) -> bool:
     return bool(own or inside) and own <= known and all(map(adds_up, parts))
 
 
+def declares_sums(metric: Any) -> bool:
+    """Whether the metric's class lets Keras 3 add up all of its variables across replicas.
+
+    That is the default of Keras 3's `Metric.add_variable`.
+    """
+    kinds = {getattr(variable, "aggregation", "") for variable in metric.variables}
+    return says_of_sums(metric) is None and kinds == {"sum"}
+
+
 def _metrics_inside(metric: Any) -> list[Any]:
     return list(getattr(metric, "_metrics", ()))
 
@@ -532,7 +541,7 @@ def save_backup(backup: Any) -> None:
 
 
 def flat_logs(model: Any, logs: dict[str, Any]) -> Any:
-    """What Keras 3's `train_on_batch` returns for logs: a number or a list of numbers."""
+    """The result of Keras 3's `train_on_batch` for some logs: a number or a list of numbers."""
     return model._flatten_metrics_in_order(logs)
 
 

@@ -29,6 +29,7 @@ from tf_hvd.core.process_sets import ProcessSet, global_process_set
 from tf_hvd.core.ranks_text import ranks_text
 from tf_hvd.core.tensorflow_hooks import on_host
 from tf_hvd.keras import compat, first_update, reduced_metrics
+from tf_hvd.keras.distribution import backend
 from tf_hvd.training import agreement, dataflow
 from tf_hvd.training.guard import (
     OFF,
@@ -82,6 +83,11 @@ def _not_reduced(kind: str, loaded: bool = False) -> str:
             "optimizer is not distributed.\n"
             f"Or wrap the optimizer again: {wrapped}. In your own training loop, use "
             "tf_hvd.DistributedGradientTape."
+        )
+    if backend.has_joined():
+        cure = (
+            "Set a distribution after keras.distribution.initialize(): "
+            f"keras.distribution.set_distribution(keras.distribution.DataParallel()).\n{cure}"
         )
     return not_reduced(cure, f"{kind} would apply gradients that were")
 

@@ -114,14 +114,27 @@ def average(logs: Mapping[str, Any], process_set: ProcessSet) -> dict[str, Any]:
 
 
 class Collected:
-    """A copy of the sums in a model's metrics on this rank, and the results of the metrics."""
+    """A copy of the sums in a model's metrics on this rank, and the results of the metrics.
 
-    def __init__(self, model: Any) -> None:
+    Args:
+      model: a Keras model.
+      as_declared: whether to add up the variables of a user-defined metric if its class declares
+        them as sums to Keras 3.
+    """
+
+    def __init__(self, model: Any, as_declared: bool = False) -> None:
         self._model = model
         self._added: list[Any] = []
+        self._declared: list[Any] = []
         self._others: list[Any] = []
         for metric in compat.metrics_of(model):
-            (self._added if compat.adds_up(metric) else self._others).append(metric)
+            if compat.adds_up(metric):
+                self._added.append(metric)
+            elif as_declared and compat.declares_sums(metric):
+                self._added.append(metric)
+                self._declared.append(metric)
+            else:
+                self._others.append(metric)
         self._variables = [tf_variable(v) for metric in self._added for v in metric.variables]
         self._values = self._read()
         self.layout = tuple(
@@ -177,7 +190,16 @@ class Collected:
                 variable.assign(value)
 
     def warn_of_others(self) -> None:
-        """Warn once about each averaged metric if its class does not declare `hvd_sums`."""
+        """Warn once about each metric of a user's class that does not declare `hvd_sums`."""
+        for metric in self._declared:
+            log.warn_once(
+                "the variables of metric %r (%s) are added across the ranks, because they have "
+                "Keras' default aggregation='sum'. If they are not sums, the result is wrong: set "
+                "hvd_sums = False in the metric's class. If they are, set hvd_sums = True to "
+                "silence this warning.",
+                metric.name,
+                type(metric).__name__,
+            )
         for metric in self._others:
             if compat.says_of_sums(metric) is None:
                 log.warn_once(
@@ -262,10 +284,11 @@ class Epoch:
     """The training and validation metrics for one epoch, or the metrics for one evaluation.
 
     Values are collected by the prefix of their names in the logs: "" for training, "val_" for
-    validation.
+    validation. For `as_declared`, see `Collected`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, as_declared: bool = False) -> None:
+        self._as_declared = as_declared
         self._collected: dict[str, Collected] = {}
         self._totals: dict[str, dict[str, Any]] = {}
 
@@ -276,7 +299,7 @@ class Epoch:
     def collect(self, model: Any, prefix: str = "") -> None:
         """Collect the metrics' sums, unless they were already collected in this epoch."""
         if prefix not in self._collected and tf.executing_eagerly():
-            self._collected[prefix] = Collected(model)
+            self._collected[prefix] = Collected(model, self._as_declared)
 
     def report(self, logs: Mapping[str, Any], weight: float = 1) -> Report:
         numbers = numbers_of(logs)

@@ -136,6 +136,28 @@ def evaluate():
     hvd.evaluate(model(), data())
 
 
+class Running(keras.layers.Layer):
+    def build(self, shape):
+        self.mean = self.add_weight(shape=shape[1:], trainable=False, name="mean")
+
+    def call(self, x):
+        self.mean.assign(0.9 * self.mean + 0.1 * keras.ops.mean(x, axis=0))
+        return x - self.mean
+
+
+@case("running/mean, because a layer has assigned them")
+def layer_with_a_state_of_its_rows():
+    made = keras.Sequential([keras.Input([3]), Running(name="running"), keras.layers.Dense(1)])
+    made.compile("sgd", "mse")
+    fit(made, data())
+
+
+@case("Set a distribution after keras.distribution.initialize()")
+def no_distribution():
+    distribution.set_distribution(None)
+    model().fit(data(), verbose=0)
+
+
 @case("a distribution averages gradients")
 def sum_of_gradients():
     fit(model(hvd.DistributedOptimizer(keras.optimizers.SGD(), op=hvd.Sum)), data())

@@ -56,6 +56,11 @@ def _join() -> None:
         keras.utils.set_random_seed(seeds[0][1])
 
 
+def has_joined() -> bool:
+    """Whether the program has called a function of `keras.distribution` that joins the job."""
+    return _Joined.done
+
+
 def initialize(
     job_addresses: str | None = None,
     num_processes: int | None = None,

@@ -259,7 +259,7 @@ def results_of(model: Any, method: Any, logs: Any) -> Any:
     setup = active.setup()
     if setup is None or not tf.executing_eagerly():
         return method(logs)
-    return results.over_all_ranks(setup, model, method, logs)
+    return results.over_all_ranks(setup, model, method, logs, layers=True)
 
 
 def on_batch(model: Any, method: Any, /, *args: Any, **kwargs: Any) -> Any:

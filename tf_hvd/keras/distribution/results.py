@@ -1,6 +1,7 @@
 """Metrics and logs across all ranks, and whether the ranks have read the same batches."""
 
 import weakref
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -88,23 +89,47 @@ def _others(values: Sequence[int]) -> str:
     return ranks_text([rank for rank, each in enumerate(values) if each != values[0]], 8)
 
 
-def over_all_ranks(setup: Setup, model: Any, method: Callable[[Any], Any], logs: Any) -> Any:
+def _state_of_layers(model: Any) -> dict[str, int]:
+    """A checksum of each variable that layers assign themselves, by its path in the model."""
+    return {each.path: zlib.crc32(np.array(each).tobytes()) for each in model.non_trainable_weights}
+
+
+def _check_state(everyone: Sequence[dict[str, int]]) -> None:
+    """Raises on all ranks if a layer has assigned values that differ between the ranks."""
+    different = [path for path in everyone[0] if len({each.get(path) for each in everyone}) > 1]
+    if different:
+        raise ValueError(
+            f"keras.distribution: the ranks have different values of {', '.join(different[:3])}"
+            f"{f' and {len(different) - 3} more' if len(different) > 3 else ''}, because a layer "
+            "has assigned them on each rank from its own rows. Assign values of all ranks: for "
+            "a mean, divide tf_hvd.allreduce(sum, op=tf_hvd.Sum) by the number of all rows, which "
+            "is an allreduce, too."
+        )
+
+
+def over_all_ranks(
+    setup: Setup, model: Any, method: Callable[[Any], Any], logs: Any, layers: bool = False
+) -> Any:
     """The logs of an epoch or of an evaluation.
+
+    With `layers`, the values that layers have assigned are compared as well.
 
     Metrics are computed from the sums of all ranks. Other numbers are those of the last batch; they
     are averaged across the ranks, weighted by the rows.
 
     Raises:
-      ValueError: on all ranks, if they have read different data.
+      ValueError: on all ranks, if they have read different data or have different layers.
     """
     found = dict(method(logs))
-    mine = reduced_metrics.Epoch()
+    state = _state_of_layers(model) if layers else {}
+    mine = reduced_metrics.Epoch(as_declared=True)
     mine.collect(model)
     sums, rows = read_by(model).take()
-    everyone = allgather_object((sums, mine.report(found, rows)), name=_TITLE)
+    everyone = allgather_object((sums, state, mine.report(found, rows)), name=_TITLE)
     if setup.shards:
-        _check([each for each, _ in everyone])
-    reports = [report for _, report in everyone]
+        _check([each for each, _, _ in everyone])
+    _check_state([each for _, each, _ in everyone])
+    reports = [report for _, _, report in everyone]
     reduced_metrics.check_names(reports, range(setup.ranks))
     found.update(mine.reduce(reports, global_process_set))
     return found
