@@ -89,14 +89,17 @@ def _others(values: Sequence[int]) -> str:
     return ranks_text([rank for rank, each in enumerate(values) if each != values[0]], 8)
 
 
-def _state_of_layers(model: Any) -> dict[str, int]:
-    """A checksum of each variable that layers assign themselves, by its path in the model."""
-    return {each.path: zlib.crc32(np.array(each).tobytes()) for each in model.non_trainable_weights}
+def _state_of_layers(model: Any) -> list[tuple[str, int]]:
+    """The path and a checksum of each variable that layers assign themselves."""
+    weights = model.non_trainable_weights
+    return [(each.path, zlib.crc32(np.array(each).tobytes())) for each in weights]
 
 
-def _check_state(everyone: Sequence[dict[str, int]]) -> None:
+def _check_state(everyone: Sequence[list[tuple[str, int]]]) -> None:
     """Raises on all ranks if a layer has assigned values that differ between the ranks."""
-    different = [path for path in everyone[0] if len({each.get(path) for each in everyone}) > 1]
+    # Keras numbers layers in each process, so the paths may differ.
+    of_variables = list(zip(*everyone, strict=False))
+    different = [each[0][0] for each in of_variables if len({sum_ for _, sum_ in each}) > 1]
     if different:
         raise ValueError(
             f"keras.distribution: the ranks have different values of {', '.join(different[:3])}"
@@ -121,7 +124,7 @@ def over_all_ranks(
       ValueError: on all ranks, if they have read different data or have different layers.
     """
     found = dict(method(logs))
-    state = _state_of_layers(model) if layers else {}
+    state = _state_of_layers(model) if layers else []
     mine = reduced_metrics.Epoch(as_declared=True)
     mine.collect(model)
     sums, rows = read_by(model).take()
