@@ -1,6 +1,7 @@
 """Data, models and results for the programs."""
 
 import pathlib
+import sys
 import tempfile
 
 import keras
@@ -11,6 +12,11 @@ PROGRAMS = {}
 EVEN, UNEVEN, BATCH = 64, 61, 16
 FOLDER = pathlib.Path(tempfile.mkdtemp())
 layers, SGD = keras.layers, keras.optimizers.SGD
+
+
+def shared(name):
+    """A path that is the same on all ranks."""
+    return pathlib.Path(f"{sys.argv[1]}.{name}")
 
 
 def program(function):
