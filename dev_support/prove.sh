@@ -1,7 +1,7 @@
 # Proofs that take too long for daily use. Sourced by ./dev, after test.sh.
 # shellcheck shell=bash
 
-readonly PROOFS=(kills soak seeds faults fuzz wheels coverage call elastic sizes)
+readonly PROOFS=(kills soak seeds faults fuzz wheels coverage call elastic sizes keras)
 
 check_proof() {
   local name=${1:-}

@@ -12,7 +12,8 @@ import line_coverage  # noqa: E402
 
 # Other proofs run elsewhere: the wheel for each TensorFlow in tests/wheel_test.py and
 # tests/containers; the seeds in the C++ tests; fuzz in programs_test.py, training_programs_test.py
-# and the tests of damaged data; elastic in elastic/jobs_test.py.
+# and the tests of damaged data; elastic in elastic/jobs_test.py; keras in
+# python/distribution/distribution_test.py.
 SHORT = ("faults", "kills", "soak", "sizes")
 
 

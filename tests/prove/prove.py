@@ -29,7 +29,10 @@ PAGES = {
 # Proofs with a heading that is not their name.
 HEADINGS = {"call": "Files and forms"}
 # Proofs in a module with another name.
-MODULES = dict.fromkeys(("seeds", "fuzz", "wheels"), "programs") | {"coverage": "line_coverage"}
+MODULES = dict.fromkeys(("seeds", "fuzz", "wheels"), "programs") | {
+    "coverage": "line_coverage",
+    "keras": "keras_results",
+}
 # The same as in dev_support/prove.sh.
 NAMES = (
     "kills",
@@ -42,6 +45,7 @@ NAMES = (
     "call",
     "elastic",
     "sizes",
+    "keras",
 )
 
 

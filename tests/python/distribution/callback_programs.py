@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import tensorflow as tf
 from common import (
     BATCH,
     EVEN,
@@ -15,6 +16,7 @@ from common import (
     numbers,
     program,
     results,
+    shared,
     trained,
 )
 
@@ -123,3 +125,70 @@ def stateful_rnn():
     x = np.random.default_rng(0).normal(size=(EVEN, 3, 2))
     model = keras.Sequential([keras.Input([3, 2]), layers.SimpleRNN(3), layers.Dense(1)])
     return results(model, trained(compiled(model), batches(x, numbers()[1])))
+
+
+@program
+def learning_rates():
+    """Both callbacks decide from the logs; the rates are in the history."""
+    chosen = [
+        keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
+        keras.callbacks.ReduceLROnPlateau(
+            monitor="mae", patience=0, factor=0.5, min_delta=0.05, cooldown=1
+        ),
+    ]
+    model = compiled(dense(), optimizer=SGD(0.05), metrics=["mae"])
+    x, y = numbers(UNEVEN)
+    history = trained(model, x, y, batch_size=BATCH, epochs=6, callbacks=chosen)
+    assert len(set(history["learning_rate"])) > 2
+    return results(model, history)
+
+
+class _InterruptedError(Exception):
+    pass
+
+
+class _Interrupting(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        if self.model.optimizer.iterations == 6:
+            raise _InterruptedError
+
+
+@program
+def interrupted_and_continued():
+    """Training stops in the second epoch; a new model continues from the backup."""
+    x, y = numbers(UNEVEN)
+
+    def train(*more):
+        model = compiled(dense(layers.BatchNormalization()), metrics=["mae"])
+        backup = keras.callbacks.BackupAndRestore(shared("backup"))
+        options = {"batch_size": BATCH, "shuffle": False, "callbacks": [backup, *more]}
+        return model, trained(model, x, y, epochs=3, **options)
+
+    try:
+        train(_Interrupting())
+    except _InterruptedError:
+        model, history = train()
+    assert len(history["loss"]) == 2
+    return results(model, history)
+
+
+@program
+def tensorboard():
+    """The numbers that TensorBoard shows; one rank writes them."""
+    folder = shared("events")
+    model = compiled(dense(layers.Dropout(0.2)), metrics=["mae"])
+    x, y = numbers(UNEVEN)
+    chosen = [keras.callbacks.TensorBoard(folder, write_graph=False, histogram_freq=1)]
+    trained(model, x, y, batch_size=BATCH, callbacks=chosen, validation_data=(x, y))
+    model.predict(x, verbose=0)  # all ranks wait for the writer here
+    found = {}
+    for file in sorted(folder.glob("*/events*.v2")):
+        for record in tf.data.TFRecordDataset(str(file)).as_numpy_iterator():
+            event = tf.compat.v1.Event.FromString(record)
+            for value in event.summary.value:
+                name = f"{file.parent.name}_{value.tag}".replace("/", "_")
+                numbers_of = tf.make_ndarray(value.tensor)
+                if numbers_of.dtype.kind == "f":
+                    found.setdefault(name, []).append(np.ravel(numbers_of))
+    assert len(found) >= 8
+    return {name: np.concatenate(each) for name, each in found.items()}

@@ -1,6 +1,7 @@
 """Data, models and results for the programs."""
 
 import pathlib
+import sys
 import tempfile
 
 import keras
@@ -13,7 +14,13 @@ FOLDER = pathlib.Path(tempfile.mkdtemp())
 layers, SGD = keras.layers, keras.optimizers.SGD
 
 
+def shared(name):
+    """A path that is the same on all ranks."""
+    return pathlib.Path(f"{sys.argv[1]}.{name}")
+
+
 def program(function):
+    assert function.__name__ not in PROGRAMS
     PROGRAMS[function.__name__] = function
     return function
 

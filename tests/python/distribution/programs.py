@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 from common import PROGRAMS
 
-for module in ("data", "layer", "step", "callback"):
+for module in ("data", "layer", "step", "model", "callback"):
     importlib.import_module(f"{module}_programs")
 
 

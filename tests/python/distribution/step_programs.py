@@ -129,30 +129,6 @@ class OwnLoss(OwnStep):
         return keras.ops.mean(keras.ops.abs(y - y_pred))
 
 
-class Ratio(keras.metrics.Metric):
-    """A metric of the user's own: its variables are sums, and its result is not a mean."""
-
-    def __init__(self):
-        super().__init__(name="ratio")
-        self.right = self.add_weight(name="right", initializer="zeros")
-        self.found = self.add_weight(name="found", initializer="zeros")
-
-    def update_state(self, y, predicted, sample_weight=None):
-        positive = keras.ops.cast(predicted > 0, self.dtype)
-        self.found.assign_add(keras.ops.sum(positive))
-        self.right.assign_add(keras.ops.sum(positive * keras.ops.cast(y > 0, self.dtype)))
-
-    def result(self):
-        return self.right / self.found
-
-
-@program
-def own_metric():
-    return fitted(
-        compiled(dense(), metrics=[Ratio()]), UNEVEN, validation_data=batches(*numbers(7))
-    )
-
-
 @program
 def own_loss():
     return fitted(compiled(OwnLoss(), None), UNEVEN)
