@@ -465,3 +465,17 @@ def test_mpich_with_too_little_shared_memory(mpi_prefixes, tmp_path):
         assert done.returncode != 0
         text = "/dev/shm had 2 MiB free when the job started, but 4 ranks need 40 MiB"
         assert (text in done.stderr) == told, done.stderr
+
+
+def test_rank_may_start_while_failed_ranks_are_listed(said, monkeypatch):
+    """Seen with 64 ranks: a rank that started in between was a KeyError in `failed`."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    state = JobState()
+
+    def cut_short(self):
+        said(state, contract.RUNS, 55, process=gone.pid)
+        return [55]
+
+    monkeypatch.setattr(JobState, "cut_short", cut_short)
+    assert state.failed() == [55]

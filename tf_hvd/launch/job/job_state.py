@@ -243,10 +243,10 @@ class JobState:
         A signal ended these ranks, or they joined the job and ended with an error without first
         calling `shutdown()`. A rank that has just ended with code 0 is briefly included.
         """
-        ranks = self._all()
         inside = self.said(contract.JOINED) - self.said(contract.LEFT)
+        cut_short, ranks = self.cut_short(), self._all()  # in this order: ranks may start meanwhile
         failed = []
-        for number in self.cut_short():
+        for number in cut_short:
             code = ranks[number].code
             # None: the rank was killed together with its keeper, which would have reported it.
             if code is None or code < 0 or number in inside:
