@@ -504,8 +504,9 @@ def roots(module: Any) -> list[tuple[str, Any, str]]:
             ("finite", module.optimizers.LossScaleOptimizer, "check_finite"),
             *_existing("scale", module.optimizers.LossScaleOptimizer, "scale_loss"),
             ("jit", module.Model, "_resolve_auto_jit_compile"),
-            *(("saved", module.Model, name) for name in ("save", "save_weights")),
-            ("tested", module.Model, "test_on_batch"),
+            *_existing("saved", module.Model, "save"),
+            *_existing("saved", module.Model, "save_weights"),
+            *_existing("tested", module.Model, "test_on_batch"),
             *_existing("results", module.Model, "_get_metrics_result_or_logs"),
             *_epochs("keras.src.trainers.epoch_iterator", "EpochIterator", _STEPS[0]),
         ]
