@@ -107,4 +107,4 @@ def distributed(dataset: tf.data.Dataset, rank: int, ranks: int) -> tf.data.Data
         total = tf.zeros([length(whole), 0], tf.bool)
         return Rows(of(whole, rank, ranks), total, digest(whole))
 
-    return dataset.map(rows).prefetch(tf.data.AUTOTUNE)
+    return dataset.map(rows)
