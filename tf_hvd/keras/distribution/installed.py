@@ -265,11 +265,12 @@ def results_of(model: Any, method: Any, logs: Any) -> Any:
 def on_batch(model: Any, method: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Calls `train_on_batch` or `test_on_batch`; the metrics are those of all ranks."""
     setup = active.setup()
-    parameters = inspect.signature(method).parameters
-    is_keras = setup is not None and isinstance(model, sys.modules["keras"].Model)
-    if setup is None or not is_keras or "return_dict" not in parameters:
+    if setup is None or not isinstance(model, sys.modules["keras"].Model):
         return method(*args, **kwargs)
-    given = inspect.signature(method).bind(*args, **kwargs)
+    signature = inspect.signature(method)
+    if "return_dict" not in signature.parameters:
+        return method(*args, **kwargs)
+    given = signature.bind(*args, **kwargs)
     as_dict = given.arguments.get("return_dict", False)
     given.arguments["return_dict"] = True
     logs = results.over_all_ranks(setup, model, dict, method(*given.args, **given.kwargs))
