@@ -13,22 +13,18 @@ sys.path.append(str(HERE))
 from comparison import TOLERANCE, difference, program_of, wrong_results  # noqa: E402
 
 LIMIT = 900
+STALL = "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"
+
 pytestmark = pytest.mark.usefixtures("usual_garbage")
 
 
 @pytest.fixture
-def job(run_to_end, mpi_library):
+def job(run_job):
     """Runs a program of this folder in a job and returns its output."""
 
     def run(family, ranks, program, *arguments):
-        environ = {name: text for name, text in os.environ.items() if name != "PYTHONSAFEPATH"}
-        environ |= {
-            "TF_HVD_MPI_LIBRARY": str(mpi_library(family)),
-            "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "120",
-        }
-        command = [sys.executable, "-m", "tf_hvd_command", "run", "--keras", "-np", str(ranks)]
-        command += [sys.executable, str(HERE / program), *map(str, arguments)]
-        code, output = run_to_end(command, environ, LIMIT, cwd="/")
+        options, stall = ["--keras", "-np", str(ranks)], {STALL: "120"}
+        code, output = run_job(options, program, *arguments, family=family, limit=LIMIT, **stall)
         assert code == 0, output
         return output
 
@@ -36,14 +32,10 @@ def job(run_to_end, mpi_library):
 
 
 @pytest.fixture(scope="module")
-def one_process(tmp_path_factory):
+def one_process(run_plain, tmp_path_factory):
     """The results of one process with plain Keras."""
     path = tmp_path_factory.mktemp("one_process") / "results"
-    environ = {name: text for name, text in os.environ.items() if name != "PYTHONSAFEPATH"}
-    subprocess.run(
-        [sys.executable, HERE / "programs.py", path, "--one-process"],
-        env=environ, cwd="/", check=True, timeout=LIMIT, capture_output=True,
-    )  # fmt: skip
+    run_plain("programs.py", path, "--one-process", limit=LIMIT)
     return dict(np.load(f"{path}.0.npz"))
 
 
@@ -70,16 +62,14 @@ def oldest_keras(tmp_path_factory):
 
 
 @pytest.mark.tier2
-def test_oldest_keras(oldest_keras, job, tmp_path, monkeypatch):
+def test_oldest_keras(oldest_keras, job, run_plain, usual_environ, tmp_path, monkeypatch):
     names = ["uneven_masks", "uneven_batch_normalization", "uneven_dropout", "class_weights"]
     path = [str(oldest_keras), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, path)))
     version = "import keras; print(keras.__version__)"
-    environ = {name: text for name, text in os.environ.items() if name != "PYTHONSAFEPATH"}
-    output = subprocess.check_output([sys.executable, "-c", version], env=environ, cwd="/")
-    assert output.strip() == b"3.12.0"
-    command = [sys.executable, HERE / "programs.py", tmp_path / "one", "--one-process", *names]
-    subprocess.run(command, env=environ, cwd="/", check=True, timeout=LIMIT, capture_output=True)
+    command = [sys.executable, "-c", version]
+    assert subprocess.check_output(command, env=usual_environ(), cwd="/").strip() == b"3.12.0"
+    run_plain("programs.py", tmp_path / "one", "--one-process", *names, limit=LIMIT)
     job("openmpi", 2, "programs.py", tmp_path / "two", *names)
     expected = dict(np.load(tmp_path / "one.0.npz"))
     assert len(expected) >= 2 * len(names)

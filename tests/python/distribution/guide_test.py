@@ -4,28 +4,18 @@ The guide is keras.io/guides/distribution. Its part on data parallelism must giv
 process, and its part on model parallelism must end with an error.
 """
 
-import os
-import pathlib
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
-PROGRAM = pathlib.Path(__file__).resolve().parent / "guide_program.py"
-RANKS, LIMIT = 4, 240
+RANKS = 4
 
 pytestmark = [pytest.mark.usefixtures("usual_garbage"), pytest.mark.tier2]
 
 
-def test_guide(run_to_end, mpi_library, tmp_path):
-    environ = {name: text for name, text in os.environ.items() if name != "PYTHONSAFEPATH"}
-    plain = [sys.executable, PROGRAM, tmp_path / "expected", "--one-process"]
-    subprocess.run(plain, env=environ, cwd="/", check=True, timeout=LIMIT, capture_output=True)
-    environ["TF_HVD_MPI_LIBRARY"] = str(mpi_library("openmpi"))
-    command = [sys.executable, "-m", "tf_hvd_command", "run", "--keras", "-np", str(RANKS)]
-    command += [sys.executable, str(PROGRAM), str(tmp_path / "found")]
-    code, output = run_to_end(command, environ, LIMIT, cwd="/")
+def test_guide(run_job, run_plain, tmp_path):
+    run_plain("guide_program.py", tmp_path / "expected", "--one-process")
+    options = ["--keras", "-np", str(RANKS)]
+    code, output = run_job(options, "guide_program.py", tmp_path / "found")
     expected = dict(np.load(tmp_path / "expected.npz"))
     assert expected["val_accuracy"][-1] > expected["val_accuracy"][0]
     for rank in range(RANKS):

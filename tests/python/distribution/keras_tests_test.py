@@ -1,6 +1,5 @@
 """Keras' own tests of its distribution API: from its wheel, and from their descriptions."""
 
-import os
 import pathlib
 import re
 import subprocess
@@ -18,11 +17,9 @@ pytestmark = pytest.mark.usefixtures("usual_garbage")
 
 
 @pytest.fixture
-def environ(mpi_library):
-    usual = {name: text for name, text in os.environ.items() if name != "PYTHONSAFEPATH"}
-    library = str(mpi_library("openmpi"))
-    return usual | {
-        "TF_HVD_MPI_LIBRARY": library,
+def environ(usual_environ, mpi_library):
+    return usual_environ() | {
+        "TF_HVD_MPI_LIBRARY": str(mpi_library("openmpi")),
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "120",
     }
 
